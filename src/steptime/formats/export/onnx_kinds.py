@@ -216,20 +216,21 @@ def write_avg_pool(
     window = {"kernel_shape": kernel, "strides": stride}
     if not ceil:
         return nodes.add("AveragePool", x, **window, pads=pads, count_include_pad=1)
-    # ONNX counts all padding of a pool or none: a Pad writes zeros that count, and the excess of
-    # the last window is padding of the pool, which does not
-    pads_before = pads[:axis_count]
-    pads_after = pads[axis_count:]
+    pads_before, pads_after = pads[:axis_count], pads[axis_count:]
     overhangs = _measure_overhang(nodes, x, kernel, stride, pads_before)
-    zeros_after: list[int] = []  # what counts of the padding
-    excess: list[int] = []  # what the last window exceeds the padding by
-    for overhang, pad_after in zip(overhangs, pads_after, strict=True):
-        zero_count = max(0, min(overhang, pad_after))
-        zeros_after.append(zero_count)
-        excess.append(max(0, overhang - zero_count))
+    # zeros that count: the padding behind the input, as far as the last window reaches
+    counted_zeros = [
+        max(0, min(overhang, pad_after))
+        for overhang, pad_after in zip(overhangs, pads_after, strict=True)
+    ]
+    # what the last window exceeds the padding by, which does not count
+    excess = [
+        max(0, overhang - zero_count)
+        for overhang, zero_count in zip(overhangs, counted_zeros, strict=True)
+    ]
     padded = x
-    if any((*zeros_after, *pads_before)):
-        padded = nodes.add("Pad", x, nodes.constant_ints(0, 0, *pads_before, 0, 0, *zeros_after))
+    if any((*counted_zeros, *pads_before)):
+        padded = nodes.add("Pad", x, nodes.constant_ints(0, 0, *pads_before, 0, 0, *counted_zeros))
     no_pads_before = [0] * axis_count
     return nodes.add("AveragePool", padded, **window, pads=(*no_pads_before, *excess))
 

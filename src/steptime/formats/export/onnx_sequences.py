@@ -33,12 +33,7 @@ def write_silu(nodes: Nodes, x: str, beta: float = 1.0) -> str:
 def _write_mask(nodes: Nodes, query_count: int, key_count: int, causal: bool, window: int) -> str:
     """Write the mask that is added to scores `[l, m]`: 0, or -inf where a token sees no other."""
     dtype = nodes.output_spec.dtype
-    zero = nodes.constant_number(0, "int64")
-    step = nodes.constant_number(1, "int64")
-    query_positions = nodes.add("Range", zero, nodes.constant_number(query_count, "int64"), step)
-    key_positions = nodes.add("Range", zero, nodes.constant_number(key_count, "int64"), step)
-    query_column = nodes.add("Unsqueeze", query_positions, nodes.constant_ints(1))
-    distance = nodes.add("Sub", query_column, key_positions)  # [l, m]: by how much a key is earlier
+    distance = _write_distance(nodes, query_count, key_count)
     smallest_distance = 0 if causal else -key_count
     is_visible = nodes.add(
         "GreaterOrEqual", distance, nodes.constant_number(smallest_distance, "int64")
@@ -54,6 +49,24 @@ def _write_mask(nodes: Nodes, query_count: int, key_count: int, causal: bool, wi
         nodes.constant_number(0.0, dtype),
         nodes.constant_number(-math.inf, dtype),
     )
+
+
+def _write_distance(nodes: Nodes, query_count: int, key_count: int) -> str:
+    """Write the table `[queries, keys]` of how many tokens a key lies before a query."""
+    zero = nodes.constant_number(0, "int64")
+    step = nodes.constant_number(1, "int64")
+    query_positions = nodes.add("Range", zero, nodes.constant_number(query_count, "int64"), step)
+    key_positions = nodes.add("Range", zero, nodes.constant_number(key_count, "int64"), step)
+    query_column = nodes.add("Unsqueeze", query_positions, nodes.constant_ints(1))
+    return nodes.add("Sub", query_column, key_positions)
+
+
+class _MaskedKeys(NamedTuple):
+    """Keys and values of attention, and the mask that is added to the scores."""
+
+    keys: str
+    values: str
+    mask: str
 
 
 def write_attention(
@@ -76,25 +89,41 @@ def write_attention(
     if not needs_mask:
         return nodes.add("Attention", q, k, v, **head_counts, is_causal=causal)
     query_count = nodes.shape(q)[1]
-    key_count = nodes.shape(k)[1]
-    mask = _write_mask(nodes, query_count, key_count, causal, window)
+    mask = _write_mask(nodes, query_count, nodes.shape(k)[1], causal, window)
     # a sink is one more score of each head, so a vector; biases of the scores have more axes
     sinks = [name for name in optional if len(nodes.shape(name)) == 1]
     biases = [name for name in optional if name not in sinks]
     for bias in biases:
         mask = nodes.add("Add", mask, bias)
-    for sink in sinks:  # one more key, of zeros, whose score is the sink
-        # no padding before the three axes; after them, one more of the second: the length
-        key_after_last = nodes.constant_ints(0, 0, 0, 0, 1, 0)
-        k = nodes.add("Pad", k, key_after_last)
-        v = nodes.add("Pad", v, key_after_last)
-        upright_sink = nodes.add("Unsqueeze", sink, nodes.constant_ints(1, 2))
-        sink_column = nodes.add("Expand", upright_sink, nodes.constant_ints(heads, query_count, 1))
-        mask_by_head = nodes.add("Expand", mask, nodes.constant_ints(heads, query_count, key_count))
-        mask = nodes.add("Concat", mask_by_head, sink_column, axis=-1)
+    masked = _MaskedKeys(k, v, mask)
+    for sink in sinks:
+        masked = _write_sink(nodes, masked, sink, (heads, query_count, nodes.shape(k)[1]))
     if optional:  # the mask differs by head: it gets an axis for the batch
-        mask = nodes.add("Unsqueeze", mask, nodes.constant_ints(0))
-    return nodes.add("Attention", q, k, v, mask, **head_counts)
+        mask = nodes.add("Unsqueeze", masked.mask, nodes.constant_ints(0))
+    return nodes.add("Attention", q, masked.keys, masked.values, mask, **head_counts)
+
+
+def _write_sink(
+    nodes: Nodes, masked: _MaskedKeys, sink: str, score_shape: tuple[int, int, int]
+) -> _MaskedKeys:
+    """Write a sink as one more key, of zeros, whose score in the mask is the sink.
+
+    Args:
+        nodes: the nodes of the file.
+        masked: the keys before.
+        sink: a vector with a score for each head.
+        score_shape: heads, queries and keys before.
+    """
+    heads, query_count, _ = score_shape
+    # no padding before the three axes; after them, one more of the second: the length
+    key_after_last = nodes.constant_ints(0, 0, 0, 0, 1, 0)
+    keys = nodes.add("Pad", masked.keys, key_after_last)
+    values = nodes.add("Pad", masked.values, key_after_last)
+    upright_sink = nodes.add("Unsqueeze", sink, nodes.constant_ints(1, 2))
+    sink_column = nodes.add("Expand", upright_sink, nodes.constant_ints(heads, query_count, 1))
+    mask_by_head = nodes.add("Expand", masked.mask, nodes.constant_ints(*score_shape))
+    mask = nodes.add("Concat", mask_by_head, sink_column, axis=-1)
+    return _MaskedKeys(keys, values, mask)
 
 
 def write_rotary(nodes: Nodes, x: str, table: str, head_width: int, inverse: bool = False) -> str:
@@ -119,29 +148,12 @@ _GATE_ORDER = {"rnn": (0,), "lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 
 def recurrent_writer(cell: str, **attrs: Any) -> Write:
     """Return a function that writes a recurrent layer, its gates in the order of ONNX."""
-    order = _GATE_ORDER[cell]  # ONNX stacks the gates of a cell in another order than PyTorch
-
-    def order_gates(nodes: Nodes, weight: str) -> str:
-        if len(order) == 1:
-            return weight
-        gates = nodes.add_with_outputs(
-            "Split", weight, output_count=len(order), axis=0, num_outputs=len(order)
-        )
-        return nodes.add("Concat", *(gates[i] for i in order), axis=0)
 
     def write(nodes: Nodes, x: str, w_ih: str, w_hh: str, b_ih: str, b_hh: str, *w_hr: str) -> str:
         if w_hr:
             raise NoOnnxError(f"{nodes.current_op.name}: ONNX has no {cell} with a projection")
-        input_weights, state_weights, input_bias, state_bias = (
-            order_gates(nodes, name) for name in (w_ih, w_hh, b_ih, b_hh)
-        )
-        direction_axis = nodes.constant_ints(0)  # ONNX's weights have a first axis of directions
-        weights = [
-            nodes.add("Unsqueeze", input_weights, direction_axis),
-            nodes.add("Unsqueeze", state_weights, direction_axis),
-        ]
-        bias = nodes.add("Concat", input_bias, state_bias, axis=0)
-        weights.append(nodes.add("Unsqueeze", bias, direction_axis))
+        parameters = [_order_gates(nodes, name, cell) for name in (w_ih, w_hh, b_ih, b_hh)]
+        weights = _add_direction_axis(nodes, *parameters)
         length_first = nodes.add("Transpose", x, perm=(1, 0, 2))  # as layers of ONNX read it
         hidden_size = nodes.shape(w_hh)[1]
         y = nodes.add(cell.upper(), length_first, *weights, hidden_size=hidden_size, **attrs)
@@ -149,6 +161,30 @@ def recurrent_writer(cell: str, **attrs: Any) -> Write:
         return nodes.add("Transpose", without_direction, perm=(1, 0, 2))
 
     return write
+
+
+def _order_gates(nodes: Nodes, weight: str, cell: str) -> str:
+    """Write a weight with the gates of a cell in the order of ONNX, which is not PyTorch's."""
+    order = _GATE_ORDER[cell]
+    if len(order) == 1:
+        return weight
+    gates = nodes.add_with_outputs(
+        "Split", weight, output_count=len(order), axis=0, num_outputs=len(order)
+    )
+    return nodes.add("Concat", *(gates[i] for i in order), axis=0)
+
+
+def _add_direction_axis(
+    nodes: Nodes, input_weights: str, state_weights: str, input_bias: str, state_bias: str
+) -> list[str]:
+    """Write the weights and the joined bias of a cell with a first axis of directions."""
+    direction_axis = nodes.constant_ints(0)
+    weights = [
+        nodes.add("Unsqueeze", input_weights, direction_axis),
+        nodes.add("Unsqueeze", state_weights, direction_axis),
+    ]
+    bias = nodes.add("Concat", input_bias, state_bias, axis=0)
+    return [*weights, nodes.add("Unsqueeze", bias, direction_axis)]
 
 
 _ACTIVATIONS: dict[str, Function] = {
@@ -177,31 +213,60 @@ def write_experts(
     expert_count, _, width = nodes.shape(up)
     tokens = nodes.add("Reshape", x, nodes.constant_ints(OPEN_SIZE, width))
     scores = nodes.add("Reshape", logits, nodes.constant_ints(OPEN_SIZE, expert_count))
-    top_scores, top_experts = nodes.add_with_outputs(
-        "TopK", scores, nodes.constant_ints(per_token), output_count=2, axis=-1
-    )
-    shares = nodes.add("Softmax", top_scores, axis=-1)
+    routing = _write_routing(nodes, scores, per_token)
     # zeros for as many tokens as the file runs with
     total = nodes.add("Mul", tokens, nodes.constant_number(0.0, nodes.output_spec.dtype))
     expert_activation = _ExpertActivation(GATED.get(activation) or activation, activation in GATED)
     token_column = nodes.constant_ints(0)
     for expert in range(expert_count):
         expert_id = nodes.constant_number(expert, "int64")
-        is_routed_to_expert = nodes.add("Equal", top_experts, expert_id)
-        nonzero_indices = nodes.add("NonZero", is_routed_to_expert)
-        indices = nodes.add(
-            "Transpose", nonzero_indices, perm=(1, 0)
-        )  # rows of (token, rank of the expert)
-        token_ids = nodes.add("Gather", indices, token_column, axis=1)
+        rows = _write_expert_rows(nodes, routing, expert_id, token_column)
         weights = [nodes.add("Gather", name, expert_id, axis=0) for name in (up, down, *biases)]
-        expert_tokens = nodes.add("GatherND", tokens, token_ids)
+        expert_tokens = nodes.add("GatherND", tokens, rows.token_ids)
         output = _write_expert(nodes, expert_tokens, weights, expert_activation)
         token_shares = nodes.add(
-            "Unsqueeze", nodes.add("GatherND", shares, indices), nodes.constant_ints(1)
+            "Unsqueeze", nodes.add("GatherND", routing.shares, rows.indices), nodes.constant_ints(1)
         )
         weighted_output = nodes.add("Mul", output, token_shares)
-        total = nodes.add("ScatterND", total, token_ids, weighted_output, reduction="add")
+        total = nodes.add("ScatterND", total, rows.token_ids, weighted_output, reduction="add")
     return nodes.add("Reshape", total, nodes.constant_ints(*nodes.shape(x)))
+
+
+class _Routing(NamedTuple):
+    """The experts that each token chooses `[tokens, per_token]`, and the share of each."""
+
+    experts: str
+    shares: str
+
+
+class _ExpertRows(NamedTuple):
+    """Where the tokens of one expert lie.
+
+    Attributes:
+        indices: rows of (token, rank of the expert among those that it chooses).
+        token_ids: the first column of `indices`.
+    """
+
+    indices: str
+    token_ids: str
+
+
+def _write_routing(nodes: Nodes, scores: str, per_token: int) -> _Routing:
+    """Write the choice of the `per_token` experts with the highest scores, for each token."""
+    top_scores, top_experts = nodes.add_with_outputs(
+        "TopK", scores, nodes.constant_ints(per_token), output_count=2, axis=-1
+    )
+    return _Routing(top_experts, nodes.add("Softmax", top_scores, axis=-1))
+
+
+def _write_expert_rows(
+    nodes: Nodes, routing: _Routing, expert_id: str, token_column: str
+) -> _ExpertRows:
+    """Write where the tokens lie that choose an expert; `token_column` is a constant 0."""
+    is_routed_to_expert = nodes.add("Equal", routing.experts, expert_id)
+    nonzero_indices = nodes.add("NonZero", is_routed_to_expert)
+    indices = nodes.add("Transpose", nonzero_indices, perm=(1, 0))
+    return _ExpertRows(indices, nodes.add("Gather", indices, token_column, axis=1))
 
 
 def _write_expert(

@@ -54,19 +54,27 @@ def extract_decoder(
         raise InputError(f"{place}: {name}: has no {_TYPE_FIELD}, which says what it is")
     if decoder_type != default:
         _check_decoder(decoder_type, types, f"{place}: {name}")
+    decoder = {**_inherit_fields(table, nested_table), _TYPE_FIELD: decoder_type}
+    remarks = [f"{name} {_describe_left_out(table)}"]
+    states_both_ties = _TIED_FIELD in nested_table and _TIED_FIELD in table
+    if states_both_ties and nested_table[_TIED_FIELD] != table[_TIED_FIELD]:
+        remarks.append(f"{_TIED_FIELD} is that of {name}; the whole has another")
+    return decoder, remarks
 
-    # Inherited fields are those of the whole, but whether weights are tied is the decoder's own.
+
+def _inherit_fields(table: Mapping[str, Any], nested_table: Mapping[str, Any]) -> Table:
+    """Return the fields of a nested decoder, with those that it inherits from the whole.
+
+    An inherited field is that of the whole even where the decoder states it, too, but whether
+    weights are tied is the decoder's own.
+    """
     inherited = {key: table[key] for key in (*_INHERITED, _TIED_FIELD) if key in table}
     decoder_fields = {
         key: value
         for key, value in nested_table.items()
         if key == _TIED_FIELD or key not in inherited
     }
-    remarks = [f"{name} {_describe_left_out(table)}"]
-    states_both_ties = _TIED_FIELD in nested_table and _TIED_FIELD in table
-    if states_both_ties and nested_table[_TIED_FIELD] != table[_TIED_FIELD]:
-        remarks.append(f"{_TIED_FIELD} is that of {name}; the whole has another")
-    return {**inherited, **decoder_fields, _TYPE_FIELD: decoder_type}, remarks
+    return {**inherited, **decoder_fields}
 
 
 def _extract_flat_decoder(table: Mapping[str, Any], decoder_type: str) -> tuple[Table, list[str]]:

@@ -1,6 +1,6 @@
 """Text decoders whose blocks differ in their heads, windows and feed-forward parts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from steptime.core.errors import unknown
 from steptime.core.workload import Value
@@ -85,14 +85,10 @@ def mimo_v2_flash(config: Config) -> Settings:
     config.ignore_field("attention_chunk_size", 128)
     config.ignore_field("attention_bias", False)
     config.ignore_field("n_shared_experts", 0)
-    designs = []
-    for is_windowed, has_experts in zip(window_flags, expert_flags, strict=True):
-        block_changes: dict[str, Value] = {}
-        if is_windowed:
-            block_changes |= windowed_changes
-        if not has_experts:
-            block_changes["experts"] = 0
-        designs.append(BlockDesign(freeze_changes(**block_changes)))
+    designs = [
+        _mimo_design(windowed_changes if is_windowed else {}, bool(has_experts))
+        for is_windowed, has_experts in zip(window_flags, expert_flags, strict=True)
+    ]
     rotary_share = config.get("partial_rotary_factor", 0.334)
     rotary_pairs = int(settings["head_width"] * rotary_share) // 2
     return settings | {
@@ -103,6 +99,12 @@ def mimo_v2_flash(config: Config) -> Settings:
         "expert_ffn": config.get("moe_intermediate_size", 2048),
         "designs": tuple(designs),
     }
+
+
+def _mimo_design(window_changes: Mapping[str, Value], has_experts: bool) -> BlockDesign:
+    """Return a block of MiMo-V2-Flash; `window_changes` is empty for one that sees all."""
+    expert_changes: dict[str, Value] = {} if has_experts else {"experts": 0}
+    return BlockDesign(freeze_changes(**window_changes, **expert_changes))
 
 
 @model_type("step3p5", "Step3p5")

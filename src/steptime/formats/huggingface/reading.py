@@ -5,8 +5,9 @@ No weights are read, and no code is run.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
@@ -142,42 +143,104 @@ def _nested_table(table: Mapping[str, Any], tower: str, type_name: str, place: s
 
 def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: str) -> Family:
     """Return a network of words and images, each of which a nested configuration says."""
-    join = registry.load("steptime.formats.huggingface.towers:TOWERS")[network_type.name]
     head, remarks = find_head(table, network_type, place)
     base: Family = registry.load(network_type.family)
-    towers: dict[str, Settings] = {}
+    settings_by_tower: dict[str, Settings] = {}
     outer_table = {**table}
-    for tower, type_name in network_type.tower_types.items():
-        tower_table = _nested_table(table, tower, type_name, place)
-        tower_head = head if tower == "text" else "none"  # the tower of words ends the network
-        config = Config(tower_table, f"{place}: {tower}_config", tower_head)
-        towers[tower] = _describe_tower(config, all_types()[type_name], base)
-        # fields of the whole network that some files put into the table of a tower
-        outer_fields = all_types()[type_name].outer_fields
-        outer_table |= {key: tower_table[key] for key in outer_fields if key in tower_table}
-        remarks += [*describe_file(tower_table, config.read_fields), *config.remarks]
+    for name, type_name in network_type.tower_types.items():
+        nested_table = _nested_table(table, name, type_name, place)
+        tower_head = head if name == "text" else "none"  # the tower of words ends the network
+        config = Config(nested_table, f"{place}: {name}_config", tower_head)
+        tower = _read_tower(config, nested_table, all_types()[type_name], base)
+        settings_by_tower[name] = tower.settings
+        outer_table |= tower.outer_fields
+        remarks += tower.remarks
     outer = Config(outer_table, place, head)
-    outer.read_fields |= {
-        f"{tower}_{end}" for tower in network_type.tower_types for end in NESTED_ENDS
-    }
+    outer.read_fields |= _list_nested_names(network_type)
     join_settings = network_type.describe(outer)
-    text = towers["text"]
     remarks += [*describe_file(table, outer.read_fields), *outer.remarks]
+    towers = _JoinedTowers(
+        place, base, network_type.name, settings_by_tower, join_settings, remarks
+    )
+    return Family(
+        place,
+        towers.build,
+        {"length": Parameter(settings_by_tower["text"]["length"], "tokens of a sequence")},
+        source=f"a config.json of Hugging Face, model_type {network_type.name}",
+        batch=1,
+        is_preset=True,
+        check=towers.check,
+    )
 
-    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
-        b.remarks.extend(f"{place}: {remark}" for remark in remarks)
-        output: str = join(b, {**towers, "text": {**text, **values}}, join_settings, batch)
+
+class _Tower(NamedTuple):
+    """A tower of a network of words and images, as its nested table says.
+
+    Attributes:
+        settings: its hyperparameters.
+        outer_fields: fields of the whole network that some files put into the table of a tower.
+        remarks: what the answer says of the table.
+    """
+
+    settings: Settings
+    outer_fields: Table
+    remarks: list[str]
+
+
+def _read_tower(config: Config, table: Table, tower_type: ModelType, base: Family) -> _Tower:
+    """Return the tower that a nested table says, resolved as a network of the family `base`."""
+    settings = finish_settings(config, tower_type.describe(config))
+    outer_fields = {key: table[key] for key in tower_type.outer_fields if key in table}
+    return _Tower(
+        resolve_settings(base, settings, config.place),
+        outer_fields,
+        [*describe_file(table, config.read_fields), *config.remarks],
+    )
+
+
+def _list_nested_names(network_type: ModelType) -> set[str]:
+    """Return the names that the nested tables of towers may have: `text_config`."""
+    return {f"{tower}_{end}" for tower in network_type.tower_types for end in NESTED_ENDS}
+
+
+@dataclass(frozen=True)
+class _JoinedTowers:
+    """A network of a tower of words and one of images.
+
+    Attributes:
+        place: the file, as remarks begin.
+        base: the family of the towers, which checks the tower of words.
+        type_name: the type of the whole, by which the function that joins the towers is found.
+        settings_by_tower: the hyperparameters of each tower.
+        join_settings: those of the whole.
+        remarks: what the answer says of the file.
+    """
+
+    place: str
+    base: Family
+    type_name: str
+    settings_by_tower: Mapping[str, Settings]
+    join_settings: Settings
+    remarks: Sequence[str]
+
+    def build(self, b: Builder, values: Mapping[str, Any], batch: int) -> str:
+        """Append both towers and the ops that join them; return the output."""
+        b.remarks.extend(f"{self.place}: {remark}" for remark in self.remarks)
+        joins = registry.load("steptime.formats.huggingface.towers:TOWERS")
+        towers = {**self.settings_by_tower, "text": self._text_settings(values)}
+        output: str = joins[self.type_name](b, towers, self.join_settings, batch)
         return output
 
-    def check(values: Mapping[str, Any]) -> str | None:
+    def check(self, values: Mapping[str, Any]) -> str | None:
+        """Describe the first fault of the hyperparameters; None if they fit."""
         # CLIP and SigLIP compare two towers and put no image among the words: 1 passes the check
-        image_tokens = join_settings.get("mm_tokens_per_image", 1)
+        image_tokens = self.join_settings.get("mm_tokens_per_image", 1)
         fault = _describe_length_fault(values["length"], image_tokens)
-        return fault or base.check({**text, **values})
+        return fault or self.base.check(self._text_settings(values))
 
-    free_parameters = {"length": Parameter(text["length"], "tokens of a sequence")}
-    about = f"a config.json of Hugging Face, model_type {network_type.name}"
-    return Family(place, build, free_parameters, source=about, batch=1, is_preset=True, check=check)
+    def _text_settings(self, values: Mapping[str, Any]) -> Settings:
+        """Return the hyperparameters of the tower of words with those that a user chooses."""
+        return {**self.settings_by_tower["text"], **values}
 
 
 def _describe_length_fault(length: int, image_tokens: int) -> str | None:
@@ -186,12 +249,6 @@ def _describe_length_fault(length: int, image_tokens: int) -> str | None:
     if leaves_words and is_square(image_tokens):
         return None
     return f"length {length} is not above the {image_tokens} tokens of an image, a square"
-
-
-def _describe_tower(config: Config, tower_type: ModelType, base: Family) -> Settings:
-    """Return the hyperparameters of one tower, from its table."""
-    settings = finish_settings(config, tower_type.describe(config))
-    return resolve_settings(base, settings, config.place)
 
 
 def is_square(number: int) -> bool:

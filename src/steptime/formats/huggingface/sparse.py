@@ -213,18 +213,7 @@ def deepseek_v4(config: Config) -> Settings:
 
 def _list_compressing_mixers(config: Config, settings: Settings) -> list[CompressedAttention]:
     """Return the attention of each block of DeepSeek-V4, by the tokens of a compressed one."""
-    layers = settings["layers"]
-    ratios = config.get("compress_ratios", [])
-    kinds = config.get("layer_types", [])
-    if kinds:
-        ratios = [V4_RATIOS.get(kind, UNKNOWN_RATIO) for kind in kinds]
-    if not ratios:  # the file does not say: every second block from the fourth on is sparse
-        ratios = [
-            V4_SPARSE if layer > 1 and layer % 2 == 1 else V4_HEAVY for layer in range(layers)
-        ]
-    has_unknown_ratio = not {*ratios} <= {*V4_RATIOS.values()}
-    if len(ratios) < layers or has_unknown_ratio:
-        raise config.error("compress_ratios", f"must be one of 0, 4, 128 for {layers} layers")
+    ratios = _read_compression_ratios(config, settings["layers"])
     indexer = Indexer(
         heads=config.count("index_n_heads", 64),
         width=config.count("index_head_dim", 128),
@@ -244,4 +233,20 @@ def _list_compressing_mixers(config: Config, settings: Settings) -> list[Compres
         V4_SPARSE: replace(attention, ratio=V4_SPARSE, overlaps=True, indexer=indexer),
         V4_HEAVY: replace(attention, ratio=V4_HEAVY),
     }
-    return [attention_by_ratio[ratio] for ratio in ratios[:layers]]
+    return [attention_by_ratio[ratio] for ratio in ratios]
+
+
+def _read_compression_ratios(config: Config, layers: int) -> list[int]:
+    """Return the tokens of a compressed one in each block of DeepSeek-V4; 0 for a window alone."""
+    ratios: list[int] = config.get("compress_ratios", [])
+    kinds = config.get("layer_types", [])
+    if kinds:
+        ratios = [V4_RATIOS.get(kind, UNKNOWN_RATIO) for kind in kinds]
+    if not ratios:  # the file does not say: every second block from the fourth on is sparse
+        ratios = [
+            V4_SPARSE if layer > 1 and layer % 2 == 1 else V4_HEAVY for layer in range(layers)
+        ]
+    has_unknown_ratio = not {*ratios} <= {*V4_RATIOS.values()}
+    if len(ratios) < layers or has_unknown_ratio:
+        raise config.error("compress_ratios", f"must be one of 0, 4, 128 for {layers} layers")
+    return ratios[:layers]

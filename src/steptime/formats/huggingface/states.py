@@ -377,13 +377,17 @@ def _list_kimi_mixers(config: Config, layers: int) -> list[Mixer | None]:
         kernel=nested.count("short_conv_kernel_size", config.count("linear_conv_kernel_dim", 4)),
         has_full_gate=nested.get("use_full_rank_gate", False),
     )
-    numbers_from_1 = range(1, layers + 1)
+    attention_numbers = _find_kimi_attention(config, nested, layers)
+    # None: the block attends
+    return [None if number in attention_numbers else mixer for number in range(1, layers + 1)]
+
+
+def _find_kimi_attention(config: Config, nested: Config, layers: int) -> set[int]:
+    """Return the blocks of Kimi Linear that attend, counted from 1."""
     attention_numbers = {*nested.get("full_attn_layers", [])}
     kinds = read_layer_values(config, "layer_types", layers, ("full_attention", "linear_attention"))
-    if not attention_numbers and kinds:
-        numbered_kinds = zip(numbers_from_1, kinds, strict=True)
-        attention_numbers = {number for number, kind in numbered_kinds if kind == "full_attention"}
-    elif not attention_numbers:  # the file says neither: every fourth block from the fifth on
-        attention_numbers = {*range(5, layers + 1, 4)}
-    # None: the block attends
-    return [None if number in attention_numbers else mixer for number in numbers_from_1]
+    if attention_numbers:
+        return attention_numbers
+    if kinds:
+        return {number for number, kind in enumerate(kinds, start=1) if kind == "full_attention"}
+    return {*range(5, layers + 1, 4)}  # the file says neither: every fourth block from the fifth on

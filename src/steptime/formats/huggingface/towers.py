@@ -29,28 +29,16 @@ def clip(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> s
 def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> str:
     """Return the loss of words after an image, which comes in as a few tokens before them."""
     text, vision = towers["text"], towers["vision"]
-    patches_of_side = vision["image"] // vision["patch"]
-    tokens_of_side = round(values["mm_tokens_per_image"] ** 0.5)
-    pooled_side = max(1, patches_of_side // tokens_of_side)  # patches that become one token
-    image_tokens = (patches_of_side // pooled_side) ** 2
     with b.scope("vision"):
-        x, _ = body(b, vision, batch)
+        patches, _ = body(b, vision, batch)
         if values["vision_use_head"]:
-            pool_by_attention(b, x, vision)  # its weights are parameters; nothing reads the result
-        width = vision["width"]
-        map_shape = (batch, patches_of_side, patches_of_side, width)
-        x = b.op("reshape", x, name="map", shape=map_shape)
-        x = b.op("transpose", x, name="channels", order=(0, 3, 1, 2))
-        pooling: Attributes = {
-            "kernel": (pooled_side, pooled_side),
-            "stride": (pooled_side, pooled_side),
-            "padding": (0, 0, 0, 0),
-        }
-        x = b.op("avg_pool2d", x, name="pool", **pooling)
-        x = b.op("reshape", x, name="flat", shape=(batch, width, image_tokens))
-        x = b.op("transpose", x, name="tokens", order=(0, 2, 1))
-        x = norm(b, x, "rms", "soft_norm")
-        image = linear(b, x, text["width"], "projection", bias=False)
+            # its weights are parameters; nothing reads the result
+            pool_by_attention(b, patches, vision)
+        tokens_of_side = round(values["mm_tokens_per_image"] ** 0.5)
+        pooled = _pool_patches(b, patches, vision, batch, tokens_of_side)
+        normalised = norm(b, pooled, "rms", "soft_norm")
+        image = linear(b, normalised, text["width"], "projection", bias=False)
+    image_tokens = b.shape(image)[1]
 
     # the image takes the places of the first words
     def join(words: str) -> str:
@@ -61,6 +49,35 @@ def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) ->
     x, table = body(b, text, batch, join)
     add_head = HEADS[text["head"]]
     return add_head(b, x, {**text, "tied": values["tie_word_embeddings"]}, table)
+
+
+def _pool_patches(
+    b: Builder, patches: str, vision: Mapping[str, Any], batch: int, tokens_of_side: int
+) -> str:
+    """Append the means of squares of patches `[batch, patches, width]`, each of which is a token.
+
+    Args:
+        b: the builder of the graph.
+        patches: the output of the tower.
+        vision: the hyperparameters of the tower.
+        batch: images of a step.
+        tokens_of_side: tokens along each side of an image.
+    """
+    width = vision["width"]
+    patches_of_side = vision["image"] // vision["patch"]
+    pooled_side = max(1, patches_of_side // tokens_of_side)  # patches that become one token
+    token_count = (patches_of_side // pooled_side) ** 2
+    map_shape = (batch, patches_of_side, patches_of_side, width)
+    x = b.op("reshape", patches, name="map", shape=map_shape)
+    x = b.op("transpose", x, name="channels", order=(0, 3, 1, 2))
+    pooling: Attributes = {
+        "kernel": (pooled_side, pooled_side),
+        "stride": (pooled_side, pooled_side),
+        "padding": (0, 0, 0, 0),
+    }
+    x = b.op("avg_pool2d", x, name="pool", **pooling)
+    x = b.op("reshape", x, name="flat", shape=(batch, width, token_count))
+    return b.op("transpose", x, name="tokens", order=(0, 2, 1))
 
 
 def siglip(b: Builder, towers: Towers, _: Mapping[str, Any], batch: int) -> str:

@@ -1,7 +1,7 @@
 """Vision towers beside a text decoder: those of Qwen3-VL and Qwen3.5."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
@@ -109,26 +109,45 @@ def add_images(family: Family, table: Mapping[str, Any], outer_type: str, place:
     if not isinstance(tower_table, dict):
         raise InputError(f"{tower_place}: must be a table, not {shorten(tower_table)}")
     prefix = TOWERS[outer_type](Config(tower_table, tower_place, head="none"))
-    width = family.settings["width"]
-
-    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
-        output = family.build(b, {**values, "image_prefix": prefix}, batch)
-        if values["images"]:  # the remark that words alone are counted holds no longer
-            b.remarks[:] = [remark for remark in b.remarks if WORDS_ALONE not in remark]
-        else:
-            b.remarks.append(f"{place}: images=1 counts an image before the words, too")
-        return output
-
-    def check(values: Mapping[str, Any]) -> str | None:
-        fault = _describe_image_fault(prefix, width, values) if values["images"] else None
-        return fault or family.check(values)
-
+    decoder = _ImageDecoder(family, prefix, place)
     parameters = {
         **family.parameters,
         "images": Parameter(0, "images before the words of a sequence", minimum=0),
         "image": Parameter(IMAGE_PIXELS, "height and width of an image in pixels"),
     }
-    return replace(family, build=build, check=check, parameters=parameters)
+    return replace(family, build=decoder.build, check=decoder.check, parameters=parameters)
+
+
+@dataclass(frozen=True)
+class _ImageDecoder:
+    """A decoder of words that reads images before the words, if a user asks for some.
+
+    Attributes:
+        words: the decoder of words alone.
+        prefix: the tower that makes tokens of images.
+        place: the file, as remarks begin.
+    """
+
+    words: Family
+    prefix: ImagePrefix
+    place: str
+
+    def build(self, b: Builder, values: Mapping[str, Any], batch: int) -> str:
+        """Append the tower, if there are images, and the decoder; return the output."""
+        output = self.words.build(b, {**values, "image_prefix": self.prefix}, batch)
+        if values["images"]:  # the remark that words alone are counted holds no longer
+            b.remarks[:] = [remark for remark in b.remarks if WORDS_ALONE not in remark]
+        else:
+            b.remarks.append(f"{self.place}: images=1 counts an image before the words, too")
+        return output
+
+    def check(self, values: Mapping[str, Any]) -> str | None:
+        """Describe the first fault of the hyperparameters; None if they fit."""
+        decoder_width = self.words.settings["width"]
+        fault = None
+        if values["images"]:
+            fault = _describe_image_fault(self.prefix, decoder_width, values)
+        return fault or self.words.check(values)
 
 
 def _describe_image_fault(

@@ -125,25 +125,39 @@ def _add_step(
     layer: KerasLayer, image: str, states: _States | None, cell: _Cell, name: str
 ) -> _States:
     """Append one step; the first one has no states yet, and starts from zeros."""
-    b = layer.b
-    from_input = _convolve(b, image, cell.kernel, cell.window, f"{name}/input", cell.bias)
+    from_input = _convolve(layer.b, image, cell.kernel, cell.window, f"{name}/input", cell.bias)
     if states is None:
-        states = _make_zeros(b, from_input, cell, name)
+        states = _make_zeros(layer.b, from_input, cell, name)
+    gate_sums = _add_hidden_state(layer, from_input, states.hidden, cell, name)
+    gates = elements.split(layer.b, gate_sums, cell.gate_sizes, 1, f"{name}/gates")
+    return _update_states(layer, gates, states.memory, name)
+
+
+def _add_hidden_state(
+    layer: KerasLayer, from_input: str, hidden: str, cell: _Cell, name: str
+) -> str:
+    """Append the sum of the input's convolution and of that of the hidden state."""
+    b = layer.b
     dropout_rate = layer.read_number("recurrent_dropout")
-    hidden = lowering.dropout(b, states.hidden, dropout_rate, f"{name}/dropout")
-    from_state = _convolve(b, hidden, cell.recurrent_kernel, cell.recurrent_window, f"{name}/state")
-    total = elements.pointwise(b, "add", from_input, from_state, name=f"{name}/sum")
-    gates = elements.split(b, total, cell.gate_sizes, 1, f"{name}/gates")
+    dropped = lowering.dropout(b, hidden, dropout_rate, f"{name}/dropout")
+    window = cell.recurrent_window
+    from_state = _convolve(b, dropped, cell.recurrent_kernel, window, f"{name}/state")
+    return elements.pointwise(b, "add", from_input, from_state, name=f"{name}/sum")
+
+
+def _update_states(layer: KerasLayer, gates: Sequence[str], memory: str, name: str) -> _States:
+    """Append the functions of the four gates, and return the states after the step."""
+    b = layer.b
     input_gate = _activate_gate(layer, gates[0], f"{name}/input_gate")
     forget_gate = _activate_gate(layer, gates[1], f"{name}/forget_gate")
     candidate = _activate_state(layer, gates[2], f"{name}/candidate")
     output_gate = _activate_gate(layer, gates[3], f"{name}/output_gate")
-    remembered = elements.pointwise(b, "mul", forget_gate, states.memory, name=f"{name}/remember")
-    new = elements.pointwise(b, "mul", input_gate, candidate, name=f"{name}/new")
-    memory = elements.pointwise(b, "add", remembered, new, name=f"{name}/memory")
-    squashed = _activate_state(layer, memory, f"{name}/squash")
-    output = elements.pointwise(b, "mul", output_gate, squashed, name=f"{name}/output")
-    return _States(output, memory)
+    remembered = elements.pointwise(b, "mul", forget_gate, memory, name=f"{name}/remember")
+    added = elements.pointwise(b, "mul", input_gate, candidate, name=f"{name}/new")
+    new_memory = elements.pointwise(b, "add", remembered, added, name=f"{name}/memory")
+    squashed = _activate_state(layer, new_memory, f"{name}/squash")
+    new_hidden = elements.pointwise(b, "mul", output_gate, squashed, name=f"{name}/output")
+    return _States(new_hidden, new_memory)
 
 
 def _convolve(

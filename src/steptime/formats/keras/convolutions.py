@@ -25,6 +25,10 @@ class Window(NamedTuple):
     padding: str
     dilation: list[int]
 
+    def span(self, axis: int) -> int:
+        """Return the elements from the first to the last that one window reads along an axis."""
+        return covered_size(1, self.kernel[axis], stride=1, dilation=self.dilation[axis])
+
 
 class ConvolutionOperands(NamedTuple):
     """The image of a convolution with its channels behind the batch, and how it is passed over."""
@@ -150,30 +154,37 @@ def add_transposed_convolution(axis_count: int, layer: KerasLayer, x: KerasTenso
 
 
 def _find_transposed_sizes(layer: KerasLayer, sizes: Sequence[int], window: Window) -> list[int]:
-    """Return the output size of a transposed convolution along each axis.
+    """Return the output size of a transposed convolution along each axis."""
+    if layer.config.get("output_padding") is None:
+        return [_find_transposed_size(size, window, axis) for axis, size in enumerate(sizes)]
+    output_paddings = layer.read_sizes("output_padding", len(sizes), default=0, minimum=0)
+    return [
+        _find_padded_transposed_size(size, window, axis) + output_padding
+        for axis, (size, output_padding) in enumerate(zip(sizes, output_paddings, strict=True))
+    ]
+
+
+def _find_transposed_size(size: int, window: Window, axis: int) -> int:
+    """Return the output size along an axis without the setting `output_padding`.
 
     Source: Keras 3, `compute_conv_transpose_output_shape` in `keras/src/backend/common`.
     """
-    has_output_padding = layer.config.get("output_padding") is not None
-    output_paddings = layer.read_sizes("output_padding", len(sizes), default=0, minimum=0)
-    keeps_size = window.padding == "same"
-    output_sizes: list[int] = []
-    for size, kernel, stride, dilation, output_padding in zip(
-        sizes, window.kernel, window.stride, window.dilation, output_paddings, strict=True
-    ):
-        # the rules of Keras' compute_conv_transpose_output_shape
-        kernel_span = covered_size(1, kernel, stride=1, dilation=dilation)  # of one window
-        if has_output_padding:
-            padding = 2 * (kernel_span // 2) if keeps_size else 0
-            output_size = (size - 1) * stride + kernel_span - padding + output_padding
-        elif keeps_size:
-            output_size = size * stride
-        else:
-            output_size = covered_size(size, kernel, stride, dilation) + max(
-                stride - kernel_span, 0
-            )
-        output_sizes.append(output_size)
-    return output_sizes
+    stride = window.stride[axis]
+    if window.padding == "same":
+        return size * stride
+    # a stride beyond the span of a window leaves a gap behind the last one, too
+    gap = max(stride - window.span(axis), 0)
+    return covered_size(size, window.kernel[axis], stride, window.dilation[axis]) + gap
+
+
+def _find_padded_transposed_size(size: int, window: Window, axis: int) -> int:
+    """Return the output size along an axis, to which Keras adds the setting `output_padding`.
+
+    Source: as `_find_transposed_size`.
+    """
+    kernel_span = window.span(axis)
+    padding = 2 * (kernel_span // 2) if window.padding == "same" else 0
+    return (size - 1) * window.stride[axis] + kernel_span - padding
 
 
 def add_pool(
@@ -212,21 +223,25 @@ def add_padding(
         x: the image.
     """
     image = layer.to_image(x)
+    image_pads = [sign * size for size in _read_pads(layer, key, axis_count)]
+    pads = (*NO_PADS, *NO_PADS, *image_pads)  # neither the batch nor the channels get any
+    return layer.from_image(elements.pad(layer.b, image, pads, layer.name))
+
+
+def _read_pads(layer: KerasLayer, key: str, axis_count: int) -> list[int]:
+    """Return the sizes in front of and behind each axis, from a setting of numbers or pairs."""
     setting: JsonValue = layer.config.get(key)
     pairs = setting if isinstance(setting, list) else [setting] * axis_count
     is_unnested_pair = axis_count == 1 and len(pairs) == 2
     if is_unnested_pair:
         pairs = [pairs]
-    sizes: list[JsonValue] = []  # in front of and behind each axis
+    sizes: list[JsonValue] = []
     for pair in pairs:
         sizes += pair if isinstance(pair, list) else [pair, pair]
     are_sizes = all(type(size) is int and size >= 0 for size in sizes)
     if len(sizes) != 2 * axis_count or not are_sizes:
         raise layer.error(f"{key} is pairs of whole numbers, not {setting}")
-    # a sign of -1 crops
-    image_pads = [sign * size for size in sizes]
-    pads = (*NO_PADS, *NO_PADS, *image_pads)  # neither the batch nor the channels get any
-    return layer.from_image(elements.pad(layer.b, image, pads, layer.name))
+    return sizes
 
 
 def add_upsampling(axis_count: int, layer: KerasLayer, x: KerasTensor) -> KerasTensor:

@@ -83,19 +83,31 @@ def add_einsum_dense(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     outer_sizes = _read_outer_sizes(layer, equation)
     lead_count = len(equation.lead)
     lead_shape, inner_sizes = shape[:lead_count], shape[lead_count:]
-    fan_in = math.prod(inner_sizes)
-    fan_out = math.prod(outer_sizes)
+    rows_shape = (*lead_shape, math.prod(inner_sizes))
+    has_bias = _has_einsum_bias(layer, equation)
+    product = _add_einsum_product(layer, y, rows_shape, math.prod(outer_sizes), has_bias)
+    output_shape = (*lead_shape, *outer_sizes)
+    output = layer.apply(elements.reshape, product, output_shape, suffix="/shape")
+    return layer.apply_configured_activation(output)
+
+
+def _has_einsum_bias(layer: KerasLayer, equation: _LinearEquation) -> bool:
+    """Return whether a layer has a bias; refuses one along other than the new axes."""
     bias_axes = layer.config.get("bias_axes")
     if bias_axes and bias_axes != equation.outer:
         choice = f"known is {equation.outer!r}, the new axes"
         raise layer.error(f"bias_axes {shorten(bias_axes)}: {choice}")
-    kernel = layer.add_weight("kernel", fan_out, fan_in)
-    rows = layer.apply(elements.reshape, y, (*lead_shape, fan_in), suffix="/rows")
-    bias = layer.add_weight("bias", fan_out) if bias_axes else ""
-    product = layer.apply(lowering.linear, rows, kernel, bias=bias)
-    output_shape = (*lead_shape, *outer_sizes)
-    output = layer.apply(elements.reshape, product, output_shape, suffix="/shape")
-    return layer.apply_configured_activation(output)
+    return bool(bias_axes)
+
+
+def _add_einsum_product(
+    layer: KerasLayer, x: str, rows_shape: tuple[int, ...], fan_out: int, has_bias: bool
+) -> KerasTensor:
+    """Append a linear layer with `fan_out` outputs for `x`, viewed as `rows_shape`."""
+    kernel = layer.add_weight("kernel", fan_out, rows_shape[-1])
+    rows = layer.apply(elements.reshape, x, rows_shape, suffix="/rows")
+    bias = layer.add_weight("bias", fan_out) if has_bias else ""
+    return layer.apply(lowering.linear, rows, kernel, bias=bias)
 
 
 def add_activation(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
@@ -197,15 +209,11 @@ def add_dot(layer: KerasLayer, x: KerasTensor, y: KerasTensor) -> KerasTensor:
     if layer.read_flag("normalize"):
         first = _normalize_length(layer, first, first_axis, "/first")
         second = _normalize_length(layer, second, second_axis, "/second")
-    rows = _flatten_around(layer, first, first_axis, "/rows")
-    columns = _flatten_around(layer, second, second_axis, "/columns")
-    columns_last = layer.apply(elements.transpose, columns.matrix, (0, 2, 1), suffix="/transpose")
-    products = layer.apply(lowering.matmul, rows.matrix, columns_last)
-    batch = layer.shape(x)[0]
-    # the product of two vectors is an axis of one number in Keras
-    sizes_of_example = (*rows.row_sizes, *columns.row_sizes) or (1,)
-    output_shape = (batch, *sizes_of_example)
-    return layer.apply(elements.reshape, products, output_shape, suffix="/shape")
+    return _add_products(
+        layer,
+        _flatten_around(layer, first, first_axis, "/rows"),
+        _flatten_around(layer, second, second_axis, "/columns"),
+    )
 
 
 class _RowsOfExamples(NamedTuple):
@@ -229,6 +237,18 @@ def _flatten_around(layer: KerasLayer, x: str, axis: int, suffix: str) -> _RowsO
     matrix_shape = (shape[0], math.prod(row_sizes), shape[axis])
     matrix = layer.apply(elements.reshape, axis_last, matrix_shape, suffix=suffix)
     return _RowsOfExamples(matrix, row_sizes)
+
+
+def _add_products(
+    layer: KerasLayer, rows: _RowsOfExamples, columns: _RowsOfExamples
+) -> KerasTensor:
+    """Append the product of each row of one tensor with each row of another, per example."""
+    columns_last = layer.apply(elements.transpose, columns.matrix, (0, 2, 1), suffix="/transpose")
+    products = layer.apply(lowering.matmul, rows.matrix, columns_last)
+    batch = layer.shape(rows.matrix)[0]
+    # the product of two vectors is an axis of one number in Keras
+    sizes_of_example = (*rows.row_sizes, *columns.row_sizes) or (1,)
+    return layer.apply(elements.reshape, products, (batch, *sizes_of_example), suffix="/shape")
 
 
 def _normalize_length(layer: KerasLayer, x: str, axis: int, suffix: str) -> str:

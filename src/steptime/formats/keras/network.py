@@ -159,10 +159,10 @@ class KerasNetwork:
 
     def _add_input(self, table: LayerTable, name: str, shape: Sequence[JsonValue]) -> KerasTensor:
         """Append an input of the graph; an image gets its channels behind the batch."""
-        open_names = iter(open_axes(shape))  # axes whose sizes the user says, not the file
+        open_names = iter(open_axes(shape))
         sizes: list[int] = []
         for stated_size in shape[1:]:
-            is_open = stated_size is None
+            is_open = stated_size is None  # the user says its size, not the file
             size = self.sizes.get(next(open_names, "")) if is_open else stated_size
             if type(size) is not int or not 1 <= size <= MAX_COUNT or len(shape) > MAX_AXES:
                 raise InputError(f"{self.place}: input {shorten(name)} of shape {shorten(shape)}")
@@ -187,22 +187,16 @@ class KerasNetwork:
         }
         tensors = self._bind_inputs(config, tables, inputs, path)
         calls = _list_calls(tables)
-        # the tensors that each call reads, by the layer and the call that make them
-        references_by_call = {
-            key: find_references([arguments.args, arguments.kwargs])
-            for key, arguments in calls.items()
-        }
-        for call_references in references_by_call.values():
-            for reference in call_references:
-                self._find_layer_table(tables, reference.layer)  # refuses an unknown layer
+        references_by_call = self._find_call_references(calls, tables)
         for key in self._order_calls(references_by_call):
             name, number = key
             # inputs of the network are bound already
             is_bound = TensorReference(name, number, output=0) in tensors
             if key not in calls or is_bound:
                 continue
+            # a call may read an output that no call makes: `_find_outputs` refuses what depends
+            # on it
             has_all_inputs = all(reference in tensors for reference in references_by_call[key])
-            # it reads an output that no call makes: `_find_outputs` refuses what depends on it
             if not has_all_inputs:
                 continue
             arguments = _fill_arguments(calls[key], tensors)
@@ -210,6 +204,18 @@ class KerasNetwork:
             for output_number, output in enumerate(outputs):
                 tensors[TensorReference(name, number, output_number)] = output
         return self._find_outputs(config, tensors)
+
+    def _find_call_references(
+        self, calls: Mapping[CallKey, CallArguments], tables: Mapping[str, LayerTable]
+    ) -> dict[CallKey, list[TensorReference]]:
+        """Return the tensors that each call reads; refuses those of unknown layers."""
+        references_by_call: dict[CallKey, list[TensorReference]] = {}
+        for key, arguments in calls.items():
+            references = find_references([arguments.args, arguments.kwargs])
+            for reference in references:
+                self._find_layer_table(tables, reference.layer)
+            references_by_call[key] = references
+        return references_by_call
 
     def _bind_inputs(
         self,
@@ -225,17 +231,20 @@ class KerasNetwork:
             raise InputError(f"{self.place}: {path or references[0].layer}: {counts}")
         tensors: dict[TensorReference, KerasTensor] = {}
         for number, reference in enumerate(references):
-            name = reference.layer
-            table = self._find_layer_table(tables, name)
-            shape = batch_shape(table)
-            if inputs is not None:  # of a network within a network
+            table = self._find_layer_table(tables, reference.layer)
+            if inputs is None:
+                tensor = self._add_graph_input(table, reference.layer, path)
+            else:  # of a network within a network
                 tensor = inputs[number]
-            elif shape is not None:
-                tensor = self._add_input(table, f"{path}{name}", shape)
-            else:
-                raise InputError(f"{self.place}: input {shorten(name)} has no shape")
-            tensors[TensorReference(name, reference.node, output=0)] = tensor
+            tensors[TensorReference(reference.layer, reference.node, output=0)] = tensor
         return tensors
+
+    def _add_graph_input(self, table: LayerTable, name: str, path: str) -> KerasTensor:
+        """Append the input of the graph that an input layer describes."""
+        shape = batch_shape(table)
+        if shape is None:
+            raise InputError(f"{self.place}: input {shorten(name)} has no shape")
+        return self._add_input(table, f"{path}{name}", shape)
 
     def _find_layer_table(self, tables: Mapping[str, LayerTable], name: str) -> LayerTable:
         """Return a layer by name; raises `InputError` with the nearest name."""

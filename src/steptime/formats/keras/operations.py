@@ -68,19 +68,28 @@ def split(layer: KerasLayer, x: KerasTensor) -> list[KerasTensor]:
     y = layer.to_channels_last(x)
     axis = axis_of(layer.b, y, layer.read_int("axis", default=0, minimum=MIN_AXIS))
     size = layer.b.shape(y)[axis]
-    setting = layer.config.get("indices_or_sections")
-    if isinstance(setting, list):
-        require(len(setting) < MAX_PARTS, f"more than {MAX_PARTS} parts")
-        cuts = layer.read_int_list("indices_or_sections") or []
-        starts, ends = [0, *cuts], [*cuts, size]
-        part_sizes = [end - start for start, end in zip(starts, ends, strict=True)]
+    if isinstance(layer.config.get("indices_or_sections"), list):
+        part_sizes = _read_cut_sizes(layer, size)
     else:
-        part_count = layer.read_int("indices_or_sections")
-        has_equal_parts = size % part_count == 0
-        require(part_count <= MAX_PARTS and has_equal_parts, f"{size} in {part_count} parts")
-        part_sizes = [size // part_count] * part_count
+        part_sizes = _read_equal_sizes(layer, size)
     parts = elements.split(layer.b, y, part_sizes, axis, layer.name)
     return [KerasTensor(part) for part in parts]
+
+
+def _read_cut_sizes(layer: KerasLayer, size: int) -> list[int]:
+    """Return the sizes of the parts of an axis that is cut at listed indices."""
+    cuts = layer.read_int_list("indices_or_sections") or []
+    require(len(cuts) < MAX_PARTS, f"more than {MAX_PARTS} parts")
+    starts, ends = [0, *cuts], [*cuts, size]
+    return [end - start for start, end in zip(starts, ends, strict=True)]
+
+
+def _read_equal_sizes(layer: KerasLayer, size: int) -> list[int]:
+    """Return the sizes of a stated number of equal parts of an axis."""
+    part_count = layer.read_int("indices_or_sections")
+    has_equal_parts = size % part_count == 0
+    require(part_count <= MAX_PARTS and has_equal_parts, f"{size} in {part_count} parts")
+    return [size // part_count] * part_count
 
 
 def get_item(layer: KerasLayer, x: KerasTensor, *keys: Any) -> KerasTensor:
@@ -90,17 +99,26 @@ def get_item(layer: KerasLayer, x: KerasTensor, *keys: Any) -> KerasTensor:
     for key in keys:
         if type(key) is int:  # which removes the axis
             y = elements.select(layer.b, y, axis, key, layer.name)
-            continue
-        is_slice = isinstance(key, dict) and key.get("class_name") == "__slice__"
-        bounds = key.get("config") if is_slice else None
-        if not isinstance(bounds, dict):
-            raise layer.error("an index that is neither a slice nor a whole number")
-        stated_slice = slice(bounds.get("start"), bounds.get("stop"), bounds.get("step"))
-        start, stop, step = stated_slice.indices(layer.b.shape(y)[axis])
-        require(step > 0, "a slice that goes backwards")
-        y = elements.slice_(layer.b, y, axis, start, stop, layer.name, step)
-        axis += 1
+        else:
+            y = _add_slice(layer, y, axis, _read_slice(layer, key))
+            axis += 1
     return KerasTensor(y)
+
+
+def _read_slice(layer: KerasLayer, key: Any) -> slice:
+    """Return a slice that Keras serialized; raises `InputError` for other keys."""
+    is_slice = isinstance(key, dict) and key.get("class_name") == "__slice__"
+    bounds = key.get("config") if is_slice else None
+    if not isinstance(bounds, dict):
+        raise layer.error("an index that is neither a slice nor a whole number")
+    return slice(bounds.get("start"), bounds.get("stop"), bounds.get("step"))
+
+
+def _add_slice(layer: KerasLayer, x: str, axis: int, stated_slice: slice) -> str:
+    """Append a slice of a tensor along one axis."""
+    start, stop, step = stated_slice.indices(layer.b.shape(x)[axis])
+    require(step > 0, "a slice that goes backwards")
+    return elements.slice_(layer.b, x, axis, start, stop, layer.name, step)
 
 
 _ELEMENTWISE = {  # class in Keras: function of elements

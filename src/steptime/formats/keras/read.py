@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from steptime.core.errors import InputError, check_choice, shorten
+from steptime.core.json_types import JsonObject
 from steptime.formats import Source, parse_json_file
 from steptime.formats.archive import read_member
 from steptime.formats.keras.network import (
@@ -32,6 +33,18 @@ def identity(source: Source) -> bytes:
     return bytes(source.content)
 
 
+def _list_open_sizes(table: JsonObject, place: str) -> dict[str, Parameter]:
+    """Return a hyperparameter for each axis that the shapes of a network's inputs leave open."""
+    open_names: set[str] = set()
+    for layer_table in layer_tables(network_config(table, place), place):
+        shape = batch_shape(layer_table)
+        if shape:
+            open_names.update(open_axes(shape))
+    return {
+        name: Parameter(DEFAULT_SIZES[name], f"{name} of inputs") for name in sorted(open_names)
+    }
+
+
 def read(source: Source, allow_unknown: bool) -> Family:
     """Read the network of a file; sizes that it leaves open become hyperparameters."""
     place = shorten(source.name)[1:-1]  # without quotes
@@ -39,14 +52,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     if not isinstance(table, dict):
         raise InputError(f"{place}: is not a network of Keras")
     check_choice("kind of network", table.get("class_name"), MODEL_CLASSES, place)
-    open_names: set[str] = set()
-    for layer_table in layer_tables(network_config(table, place), place):
-        shape = batch_shape(layer_table)
-        if shape:
-            open_names.update(open_axes(shape))
-    parameters = {
-        name: Parameter(DEFAULT_SIZES[name], f"{name} of inputs") for name in sorted(open_names)
-    }
+    parameters = _list_open_sizes(table, place)
 
     def build(b: Builder, sizes: Mapping[str, object], batch: int) -> str:
         network = KerasNetwork(b, place, allow_unknown, sizes, batch)

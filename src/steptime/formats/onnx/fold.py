@@ -88,18 +88,15 @@ def infer_outputs(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> l
     Raises:
         ShapeError: if ONNX refuses the node.
     """
-    type_by_input: dict[str, onnx.TypeProto] = {}
-    numbers_by_input: dict[str, onnx.TensorProto] = {}
-    for name, value in zip(node.proto.input, values, strict=True):
-        if value is None:
-            continue
-        dtype, shape = spec_of(value)
-        # floats of any width have the run's own type, which does not matter for shapes
-        stated_dtype = "float32" if "float" in dtype else dtype
-        onnx_dtype = TYPES.get(stated_dtype, TYPES[FALLBACK_DTYPE])
-        type_by_input[name] = onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
-        if isinstance(value, FileConstant) and value.values is not None:
-            numbers_by_input[name] = onnx.numpy_helper.from_array(value.values, name)
+    inputs = dict(zip(node.proto.input, values, strict=True))
+    type_by_input = {
+        name: _type_of_spec(spec_of(value)) for name, value in inputs.items() if value is not None
+    }
+    numbers_by_input = {
+        name: onnx.numpy_helper.from_array(value.values, name)
+        for name, value in inputs.items()
+        if isinstance(value, FileConstant) and value.values is not None
+    }
     try:
         schema = onnx.defs.get_schema(node.op, node.opset, domain="")
         opsets = [onnx.helper.make_opsetid(domain="", version=node.opset)]
@@ -109,6 +106,15 @@ def infer_outputs(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> l
     except (*READ_ERRORS, *_REFUSALS) as error:
         raise ShapeError(_first_line(error)) from None
     return [_spec_of_type(type_by_output.get(name)) for name in node.proto.output]
+
+
+def _type_of_spec(spec: Spec) -> onnx.TypeProto:
+    """Return type and shape as ONNX's inference reads them."""
+    dtype, shape = spec
+    # floats of any width have the run's own type, which does not matter for shapes
+    stated_dtype = "float32" if "float" in dtype else dtype
+    onnx_dtype = TYPES.get(stated_dtype, TYPES[FALLBACK_DTYPE])
+    return onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
 
 
 def _spec_of_type(type_proto: onnx.TypeProto | None) -> Spec:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.formats.onnx.fold import clean_name
@@ -81,33 +81,50 @@ def read_input_sizes(model: Model) -> InputSizes:
     """
     inputs = model.graph.inputs
     batch = _find_batch(inputs)
-    batch_names = _find_batch_names(inputs, batch)
-    shape_by_input: dict[str, tuple[int | str, ...]] = {}
-    free_parameters: dict[str, None] = {}  # a set that keeps the order of the file
-    parameter_by_name: dict[str, str] = {}
-    for graph_input in inputs:
-        shape: list[int | str] = []
-        for axis, size in enumerate(graph_input.sizes):
-            if _is_batch(size, axis, batch, batch_names):
-                shape.append(BATCH)
-                parameter_by_name[str(size)] = BATCH
-            elif isinstance(size, int):
-                shape.append(size)
-            else:  # left open: a parameter of the network
-                has_name = _is_size_name(size)
-                parameter = _free_size_name(size if has_name else f"{graph_input.name}_{axis}")
-                free_parameters[parameter] = None
-                shape.append(parameter)
-                parameter_by_name.setdefault(str(size), parameter)
-        shape_by_input[graph_input.name] = tuple(shape)
+    sizes = _OpenSizes(batch, _find_batch_names(inputs, batch))
+    shape_by_input = {graph_input.name: sizes.read_shape(graph_input) for graph_input in inputs}
     return InputSizes(
         shape_by_input=shape_by_input,
         batch=batch if isinstance(batch, int) else 1,
         is_fixed=isinstance(batch, int),
-        free_parameters=tuple(free_parameters),
+        free_parameters=tuple(sizes.free_parameters),
         number_inputs=_find_number_inputs(inputs),
-        parameter_by_name=parameter_by_name,
+        parameter_by_name=sizes.parameter_by_name,
     )
+
+
+@dataclass
+class _OpenSizes:
+    """The sizes that a file leaves open, noted while the shapes of its inputs are read.
+
+    Attributes:
+        batch: the file's batch, a number or the name of an open size.
+        batch_names: the names of an open batch.
+        free_parameters: the hyperparameters of free sizes so far, as a set in the file's order.
+        parameter_by_name: as in `InputSizes`.
+    """
+
+    batch: int | str
+    batch_names: Collection[str]
+    free_parameters: dict[str, None] = field(default_factory=dict)
+    parameter_by_name: dict[str, str] = field(default_factory=dict)
+
+    def read_shape(self, graph_input: OnnxInput) -> tuple[int | str, ...]:
+        """Return the sizes of an input: numbers, `BATCH`, or names of hyperparameters."""
+        shape: list[int | str] = []
+        for axis, size in enumerate(graph_input.sizes):
+            if _is_batch(size, axis, self.batch, self.batch_names):
+                self.parameter_by_name[str(size)] = BATCH
+                shape.append(BATCH)
+            elif isinstance(size, int):
+                shape.append(size)
+            else:
+                name = size if _is_size_name(size) else f"{graph_input.name}_{axis}"
+                parameter = _free_size_name(name)
+                self.free_parameters[parameter] = None
+                self.parameter_by_name.setdefault(size, parameter)
+                shape.append(parameter)
+        return tuple(shape)
 
 
 def _is_batch(size: int | str, axis: int, batch: int | str, batch_names: Collection[str]) -> bool:

@@ -79,16 +79,18 @@ def _read_window(walk: OnnxWalk, x: Value, kernel: Sequence[int]) -> _Window:
     rank = len(kernel)
     stride = walk.attr("strides", (1,) * rank)
     dilation = walk.attr("dilations", (1,) * rank)
-    padding: Sequence[int] | str = PADDING_WORDS.get(walk.attr("auto_pad", "NOTSET"), "")
-    if not padding:
-        pads = walk.attr("pads", (0,) * (2 * rank))  # before all axes, then after all axes
-        require(len(pads) == 2 * rank, f"{len(pads)} pads of {rank} axes")
-        padding = []  # before and after each axis
-        for before, after in zip(pads[:rank], pads[rank:], strict=True):
-            padding += [before, after]
+    padding = PADDING_WORDS.get(walk.attr("auto_pad", "NOTSET"), "") or _read_pads(walk, rank)
     image_sizes = walk.shape(x)[2:]  # without batch and channels
     sides = windows.resolve_padding(padding, image_sizes, kernel, stride, dilation)
     return _Window(stride, dilation, sides)
+
+
+def _read_pads(walk: OnnxWalk, rank: int) -> list[int]:
+    """Return the padding before and after each axis; ONNX lists those before all axes first."""
+    pads = walk.attr("pads", (0,) * (2 * rank))
+    require(len(pads) == 2 * rank, f"{len(pads)} pads of {rank} axes")
+    pairs = zip(pads[:rank], pads[rank:], strict=True)
+    return [size for pair in pairs for size in pair]
 
 
 def convolution(walk: OnnxWalk, x: Value, w: Value, bias: Value = None) -> Value:

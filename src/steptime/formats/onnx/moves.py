@@ -7,7 +7,7 @@ from dataclasses import replace
 from onnx import TensorProto
 
 from steptime.formats import elements, windows
-from steptime.formats.onnx.constant import FileConstant
+from steptime.formats.onnx.constant import FileConstant, Shape
 from steptime.formats.onnx.fold import TABLE_MAKING_OPS, Function, Value, axis_of
 from steptime.formats.onnx.run import OnnxWalk
 from steptime.formats.onnx.weightless import element_type
@@ -89,14 +89,20 @@ def _lower_gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
         return walk.reshape_as_in_file(x, lambda: indices.shape)
     single_index = walk.read_number(indices)
     if single_index is not None:
-        shape = walk.shape(x)
-        part = walk.lower(elements.select, x, axis, int(single_index))
-        return walk.reshape(part, (*shape[:axis], *walk.shape(indices), *shape[axis + 1 :]))
+        return _take_part(walk, x, int(single_index), walk.shape(indices))
     ids = walk.tensor(indices)
     ids_dtype, _ = walk.spec(ids)
     if ids_dtype not in ("int64", "int32"):
         ids = walk.lower(elements.cast, ids, "int64", suffix="/cast")
     return walk.lower(elements.gather, x, ids, axis)
+
+
+def _take_part(walk: OnnxWalk, x: Value, index: int, index_shape: Shape) -> Value:
+    """Lower Gather of one index, whose axes of size 1 take the place of the axis."""
+    axis = walk.axis(x)
+    shape = walk.shape(x)
+    part = walk.lower(elements.select, x, axis, index)
+    return walk.reshape(part, (*shape[:axis], *index_shape, *shape[axis + 1 :]))
 
 
 def _takes_all_in_order(walk: OnnxWalk, x: Value, indices: FileConstant) -> bool:
@@ -158,16 +164,22 @@ def _lower_tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     shape = walk.shape(x)
     file_times = walk.read_integers(times) or ()
     require(len(file_times) == len(shape), f"{list(shape)} times {list(file_times)}")
-    stated_shape = tuple(size * count for size, count in zip(shape, file_times, strict=True))
-    # a file that computes the times from its batch states others now than at its own batch
-    follows_batch = stated_shape != walk.file_shape(walk.node.outputs[0])
-    new_shape = walk.expanded_batch_shape(shape, stated_shape, follows_batch)
-    axes = zip(shape, file_times, new_shape, strict=True)
-    new_times = tuple(new_size if size == 1 else count for size, count, new_size in axes)
+    new_times = _scale_times(walk, shape, file_times)
     repeats_nothing = all(count == 1 for count in new_times)
     if repeats_nothing:
         return x
     return walk.lower(elements.append_op, "tile", x, times=new_times)
+
+
+def _scale_times(walk: OnnxWalk, shape: Shape, file_times: Sequence[int]) -> tuple[int, ...]:
+    """Return the repeats of each axis by a Tile at the batch that is built."""
+    file_axes = zip(shape, file_times, strict=True)
+    stated_shape = tuple(size * count for size, count in file_axes)
+    # a file that computes the times from its batch states others now than at its own batch
+    follows_batch = stated_shape != walk.file_shape(walk.node.outputs[0])
+    new_shape = walk.expanded_batch_shape(shape, stated_shape, follows_batch)
+    axes = zip(shape, file_times, new_shape, strict=True)
+    return tuple(new_size if size == 1 else count for size, count, new_size in axes)
 
 
 def _lower_pad(

@@ -56,11 +56,15 @@ def lower_unknown(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
         return append_opaque(walk, values, specs)
     if not walk.allow_unknown:
         raise _unknown_operator(walk)
+    return _pass_input_on(walk, values)
+
+
+def _pass_input_on(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
+    """Return the first tensor that a node reads as each of its outputs, and note the node."""
     tensors = [value for value in values if isinstance(value, str)]
     first_input = values[0] if values else None
-    input_passed_on: Value = tensors[0] if tensors else first_input
     walk.b.unmodelled.append(f"{walk.name} ({walk.node.op})")
-    return [input_passed_on] * len(walk.node.outputs)
+    return [tensors[0] if tensors else first_input] * len(walk.node.outputs)
 
 
 def _unknown_operator(walk: "OnnxWalk") -> InputError:
@@ -120,28 +124,35 @@ def append_opaque(
     Raises:
         ShapeError: if it reads or makes text.
     """
-    constants = [value for value in values if isinstance(value, FileConstant)]
-    require(all(constant.dtype != "text" for constant in constants), "reads text")
-    # the few numbers that a file holds, such as scales, are settings of the op, not trained
-    inputs = [walk.tensor(_as_untrained(value)) for value in values if value is not None]
+    inputs = _list_inputs(walk, values)
     output_indices = [index for index, name in enumerate(walk.node.outputs) if name]  # "": unused
     float_dtype = opaque.float_type(walk.b, inputs)
     outputs = [_output_spec(specs[index], float_dtype) for index in output_indices]
+    stated_work = None if flop_count is None else OpWork(flop_count)
+    work = stated_work or _count_solver_work(walk, inputs, outputs)
     op = walk.node.op
-    if flop_count is not None:
-        work: OpWork | None = OpWork(flop_count)
-    else:
-        # the work of a determinant or an inverse; None for all other operators
-        solver = ATEN_SOLVER_BY_OPERATOR.get(op, "")
-        work = count_work(solver, [walk.b.tensors[name] for name in inputs], outputs)
     tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, work)
     is_priced = op in TABLE or work is not None
     if not is_priced:  # a remark names these ops at the end of the walk
         walk.unpriced.add(tensors[0], clean_name(op), may_hold_products(op))
-    output_values: list[Value] = [None] * len(walk.node.outputs)
-    for index, tensor in zip(output_indices, tensors, strict=True):
-        output_values[index] = tensor
-    return output_values
+    tensor_by_index = dict(zip(output_indices, tensors, strict=True))
+    return [tensor_by_index.get(index) for index in range(len(walk.node.outputs))]
+
+
+def _list_inputs(walk: "OnnxWalk", values: Sequence[Value]) -> list[str]:
+    """Return the tensors that a node reads; raises `ShapeError` for text."""
+    constants = [value for value in values if isinstance(value, FileConstant)]
+    require(all(constant.dtype != "text" for constant in constants), "reads text")
+    # the few numbers that a file holds, such as scales, are settings of the op, not trained
+    return [walk.tensor(_as_untrained(value)) for value in values if value is not None]
+
+
+def _count_solver_work(
+    walk: "OnnxWalk", inputs: Sequence[str], outputs: Sequence[TensorSpec]
+) -> OpWork | None:
+    """Return the work of a determinant or an inverse; None for all other operators."""
+    solver = ATEN_SOLVER_BY_OPERATOR.get(walk.node.op, "")
+    return count_work(solver, [walk.b.tensors[name] for name in inputs], outputs)
 
 
 def _output_spec(spec: Spec, float_dtype: str) -> TensorSpec:

@@ -186,9 +186,7 @@ def _lower_scan(walk: OnnxWalk, *values: Value) -> Values:
     state_count = len(values) - input_count
     states: Values = [*values[:state_count]]
     inputs = _find_scanned_axes(walk, values[state_count:])
-    lengths = {walk.shape(x)[axis] for x, axis in inputs}
-    require(len(lengths) == 1, f"a Scan over {sorted(lengths)} parts")
-    (iteration_count,) = lengths
+    iteration_count = _count_parts(walk, inputs)
     _check_iterations(iteration_count, body)
     outputs_by_iteration: list[Values] = []
     for iteration in range(iteration_count):
@@ -205,6 +203,14 @@ def _find_scanned_axes(walk: OnnxWalk, inputs: Values) -> list[tuple[Value, int]
     return [
         (x, axis_of(axis, len(walk.shape(x)))) for x, axis in zip(inputs, stated_axes, strict=True)
     ]
+
+
+def _count_parts(walk: OnnxWalk, inputs: Sequence[tuple[Value, int]]) -> int:
+    """Return the parts of each input along its axis; raises `ShapeError` if these differ."""
+    lengths = {walk.shape(x)[axis] for x, axis in inputs}
+    require(len(lengths) == 1, f"a Scan over {sorted(lengths)} parts")
+    (part_count,) = lengths
+    return part_count
 
 
 def _stack_outputs(walk: OnnxWalk, outputs_by_iteration: Sequence[Values]) -> list[Value]:
@@ -311,12 +317,17 @@ def _lower_spectrum(
     n, frame_count, _, part_count = walk.shape(frames)
     row_width = frame_size * part_count
     rows = walk.lower(elements.reshape, frames, (n, frame_count, row_width), suffix="/rows")
+    waves = _append_waves(walk, row_width, frame_size)
+    spectra = walk.lower(lowering.linear, rows, waves)
+    bin_count = walk.shape(waves)[0] // 2
+    return walk.lower(elements.reshape, spectra, (n, frame_count, bin_count, 2), suffix="/bins")
+
+
+def _append_waves(walk: OnnxWalk, row_width: int, frame_size: int) -> str:
+    """Return the table `[2 bins, row_width]` with a sine and a cosine for each bin."""
     has_half_spectrum = walk.attr("onesided", 1)
     bin_count = frame_size // 2 + 1 if has_half_spectrum else frame_size
-    waves_name = free_name(walk.b, f"{walk.name}/waves")
-    waves = walk.b.buffer(waves_name, (2 * bin_count, row_width))  # a sine and a cosine of each bin
-    spectra = walk.lower(lowering.linear, rows, waves)
-    return walk.lower(elements.reshape, spectra, (n, frame_count, bin_count, 2), suffix="/bins")
+    return walk.b.buffer(free_name(walk.b, f"{walk.name}/waves"), (2 * bin_count, row_width))
 
 
 def _cut_frames(walk: OnnxWalk, x: Value, step: Value, frame_size: int) -> Value:

@@ -12,9 +12,9 @@ from steptime.formats.batches import Batches, find_main_output
 from steptime.formats.code import STRICT
 from steptime.formats.loss import add_loss, describe_weights, find_trained_outputs
 from steptime.formats.onnx.constant import FileConstant
-from steptime.formats.onnx.fold import clean_name
+from steptime.formats.onnx.fold import Value, clean_name
 from steptime.formats.onnx.input_sizes import hyperparameter_name, read_input_sizes
-from steptime.formats.onnx.model import Model, model_of
+from steptime.formats.onnx.model import Model, OnnxInput, model_of
 from steptime.formats.onnx.ops import OPS
 from steptime.formats.onnx.run import OnnxWalk
 from steptime.formats.onnx.stored import store_quantised
@@ -135,21 +135,25 @@ class _OnnxFile:
             b, self.model, OPS, batches, file_batch_walk, self.allow_unknown, size_by_name
         )
         for graph_input in self.model.graph.inputs:
-            name = clean_name(graph_input.name)
-            dtype = graph_input.dtype
-            is_number = name in self.sizes.number_inputs
-            stated_number = hyperparameters[hyperparameter_name(name)] if is_number else 0
-            # a number that the user gives is a constant, else it is an input of the graph
-            if stated_number:
-                array = np.asarray(stated_number, dtype)
-                constant = FileConstant(graph_input.name, (), dtype, array, derived=True)
-                walk.value_by_name[graph_input.name] = constant
-            else:
-                shape = self.sizes.shape_of(graph_input.name, hyperparameters, batches.new_batch)
-                graph_dtype = "" if "float" in dtype else dtype
-                walk.value_by_name[graph_input.name] = b.input(name, shape, graph_dtype)
+            value = self._add_input(walk, graph_input, hyperparameters)
+            walk.value_by_name[graph_input.name] = value
         walk.lower_graph(self.model.graph)
         return walk
+
+    def _add_input(
+        self, walk: OnnxWalk, graph_input: OnnxInput, hyperparameters: Mapping[str, Any]
+    ) -> Value:
+        """Append an input of the graph; a number that the user gives is a constant instead."""
+        name = clean_name(graph_input.name)
+        dtype = graph_input.dtype
+        is_number = name in self.sizes.number_inputs
+        stated_number = hyperparameters[hyperparameter_name(name)] if is_number else 0
+        if stated_number:
+            array = np.asarray(stated_number, dtype)
+            return FileConstant(graph_input.name, (), dtype, array, derived=True)
+        batch = walk.batches.new_batch
+        shape = self.sizes.shape_of(graph_input.name, hyperparameters, batch)
+        return walk.b.input(name, shape, "" if "float" in dtype else dtype)
 
 
 def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
@@ -159,13 +163,7 @@ def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
         InputError: for an output that no node makes, a file without an output that depends on an
             input, and a main output (that most ops lead to) that lost its batch.
     """
-    output_name_by_tensor: dict[str, str] = {}
-    for output_name in model.graph.outputs:
-        if output_name not in walk.value_by_name:
-            raise InputError(f"{model.file_label}: no node makes output {shorten(output_name)}")
-        value = walk.value_by_name[output_name]
-        if isinstance(value, str):  # a tensor, which depends on an input
-            output_name_by_tensor.setdefault(value, output_name)
+    output_name_by_tensor = _index_outputs(model, walk)
     outputs = list(output_name_by_tensor)
     if not outputs:
         raise InputError(f"{model.file_label}: no output depends on an input")
@@ -178,6 +176,18 @@ def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
         if fault:
             raise walk.make_batch_error(model.file_label, fault, [main_name])
     return outputs
+
+
+def _index_outputs(model: Model, walk: OnnxWalk) -> dict[str, str]:
+    """Return the file's first name of each output that depends on an input, by its tensor."""
+    output_name_by_tensor: dict[str, str] = {}
+    for output_name in model.graph.outputs:
+        if output_name not in walk.value_by_name:
+            raise InputError(f"{model.file_label}: no node makes output {shorten(output_name)}")
+        value = walk.value_by_name[output_name]
+        if isinstance(value, str):  # a tensor, which depends on an input
+            output_name_by_tensor.setdefault(value, output_name)
+    return output_name_by_tensor
 
 
 def _remove_unread_weights(b: Builder) -> None:

@@ -238,45 +238,74 @@ class WeightlessCopy:
             raw_sizes: bytes of its fields of raw data.
             value_bytes: bytes of all its values.
         """
-        name = f"tensor {tensor.name[:MAX_NAME_IN_MESSAGE]!a}"
-        shape = tuple(tensor.dims)
-        shape_text = shorten(list(shape))
-        element_count = math.prod(shape)
-        has_valid_sizes = all(0 <= size < MAX_SIZE for size in shape)
-        is_too_large = len(shape) > MAX_RANK or element_count >= MAX_SIZE
-        if is_too_large or not has_valid_sizes:
-            raise NoModelError(f"{name}: of shape {shape_text}")
+        _check_shape(tensor)
         element_bytes = element_type(tensor.data_type).size_bytes
         if tensor.data_location == IN_OTHER_FILE:
-            self._check_location(tensor, name)
+            self._check_location(tensor)
         elif raw_sizes and element_bytes:
-            needed_bytes = math.ceil(element_count * element_bytes)
-            # of several fields of raw data the last one counts
-            if raw_sizes[-1] != needed_bytes:
-                raise NoModelError(f"{name}: {raw_sizes[-1]} bytes for {shape_text}")
+            _check_raw_size(tensor, raw_sizes[-1])  # of several fields the last one counts
         elif element_bytes:
-            # a value has at least one byte in a packed field, or is an entry of a list; such a
-            # value holds several elements of less than a byte
-            max_values = value_bytes + _count_listed_values(tensor)
-            if math.ceil(element_count * min(1, element_bytes)) > max_values:
-                raise NoModelError(f"{name}: of shape {shape_text} without values")
+            _check_value_count(tensor, value_bytes)
 
-    def _check_location(self, tensor: TensorProto, name: str) -> None:
+    def _check_location(self, tensor: TensorProto) -> None:
         """Raise `NoModelError` for weights outside of the file's folder; they are never opened."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
-        parts = location.replace("\\", "/").split("/")
-        is_relative = "\0" not in location and not Path(location).is_absolute()
-        leaves_folder = ".." in parts
-        if not location or not is_relative or leaves_folder:
+        if not _is_below_folder(location):
             outside = f"its data lies outside of the folder, in {shorten(location)}"
-            raise NoModelError(f"{name}: {outside}")
+            raise NoModelError(f"{_tensor_label(tensor)}: {outside}")
+        if not self._leads_into_folder(location):
+            link = f"its data is a link out of the folder, {shorten(location)}"
+            raise NoModelError(f"{_tensor_label(tensor)}: {link}")
+
+    def _leads_into_folder(self, location: str) -> bool:
+        """Return whether a path lies in the file's folder once all links are followed."""
         path = Path(self.source.path)
         folder = path.absolute().parent
         # a file that is a link itself has its data beside the file that it leads to
         folder_of_target = Path(os.path.realpath(path)).parent
         allowed_folders = (os.path.realpath(folder), os.path.realpath(folder_of_target))
         data_path = Path(os.path.realpath(folder / location))
-        if not any(map(data_path.is_relative_to, allowed_folders)):
-            link = f"its data is a link out of the folder, {shorten(location)}"
-            raise NoModelError(f"{name}: {link}")
+        return any(map(data_path.is_relative_to, allowed_folders))
+
+
+def _is_below_folder(location: str) -> bool:
+    """Return whether a path is relative and never leaves the folder that it starts from."""
+    is_relative = "\0" not in location and not Path(location).is_absolute()
+    leaves_folder = ".." in location.replace("\\", "/").split("/")
+    return location != "" and is_relative and not leaves_folder
+
+
+def _tensor_label(tensor: TensorProto) -> str:
+    """Return the start of a message about a tensor."""
+    return f"tensor {tensor.name[:MAX_NAME_IN_MESSAGE]!a}"
+
+
+def _check_shape(tensor: TensorProto) -> None:
+    """Raise `NoModelError` for a shape with a size below 0, or of too many axes or elements."""
+    has_valid_sizes = all(0 <= size < MAX_SIZE for size in tensor.dims)
+    is_too_large = len(tensor.dims) > MAX_RANK or math.prod(tensor.dims) >= MAX_SIZE
+    if is_too_large or not has_valid_sizes:
+        shape_text = shorten(list(tensor.dims))
+        raise NoModelError(f"{_tensor_label(tensor)}: of shape {shape_text}")
+
+
+def _check_raw_size(tensor: TensorProto, raw_bytes: int) -> None:
+    """Raise `NoModelError` if raw data has other than the bytes that the shape needs."""
+    element_bytes = element_type(tensor.data_type).size_bytes
+    if raw_bytes != math.ceil(math.prod(tensor.dims) * element_bytes):
+        shape_text = shorten(list(tensor.dims))
+        raise NoModelError(f"{_tensor_label(tensor)}: {raw_bytes} bytes for {shape_text}")
+
+
+def _check_value_count(tensor: TensorProto, value_bytes: int) -> None:
+    """Raise `NoModelError` if values outside of raw data are fewer than the shape needs.
+
+    Such a value has at least one byte in a packed field, or is an entry of a list. It holds several
+    elements of less than a byte.
+    """
+    element_bytes = element_type(tensor.data_type).size_bytes
+    needed_values = math.ceil(math.prod(tensor.dims) * min(1, element_bytes))
+    if needed_values > value_bytes + _count_listed_values(tensor):
+        shape_text = shorten(list(tensor.dims))
+        raise NoModelError(f"{_tensor_label(tensor)}: of shape {shape_text} without values")

@@ -36,26 +36,14 @@ def read_program(
     Raises:
         InputError: if the file has another version of the schema.
     """
-    version = document["schema_version"]["major"]
-    if version != SCHEMA_VERSION:
-        fault = f"version {shorten(version)} of torch.export's schema"
-        raise InputError(f"{fault}; this reads {SCHEMA_VERSION}")
+    _check_schema(document["schema_version"]["major"])
     program = Program()
     module = document["graph_module"]
     program.add_graph(module["graph"])
-    for input_spec in module["signature"]["input_specs"]:
-        _add_input(program, input_spec)
-    for output_spec in module["signature"]["output_specs"]:
-        _add_output(program, output_spec)
+    _add_signature(program, module["signature"])
     for symbol, limits in document["range_constraints"].items():
-        lowest = int(limits["min_val"] or 0)
-        highest = None if limits["max_val"] is None else int(limits["max_val"])
-        program.symbol_limits[symbol] = SizeLimits(lowest, highest)
-    export_facts = export_facts or {}
-    program.remarks += map(str, export_facts.get(ASSUMED, ()))
-    checkpoints = export_facts.get("checkpoints", ())
-    for names, to_end in checkpoints:
-        program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
+        program.symbol_limits[symbol] = _read_size_limits(limits)
+    _add_export_facts(program, export_facts or {})
     # inputs and buffers have no gradient either, but are no weights
     program.frozen_weights &= program.weight_paths.keys()
     # None: the file does not say which weights are tied
@@ -63,6 +51,35 @@ def read_program(
         program.tie_doubt = _describe_tie_doubt(program)
     _tie_weights(program, ties or {})
     return program
+
+
+def _check_schema(version: object) -> None:
+    """Raise `InputError` for another version of torch.export's schema."""
+    if version != SCHEMA_VERSION:
+        fault = f"version {shorten(version)} of torch.export's schema"
+        raise InputError(f"{fault}; this reads {SCHEMA_VERSION}")
+
+
+def _add_signature(program: Program, signature: Mapping[str, Any]) -> None:
+    """Note the inputs, weights and outputs of a program."""
+    for input_spec in signature["input_specs"]:
+        _add_input(program, input_spec)
+    for output_spec in signature["output_specs"]:
+        _add_output(program, output_spec)
+
+
+def _read_size_limits(limits: Mapping[str, Any]) -> SizeLimits:
+    """Return the smallest and the largest value of an open size; a null limit is none."""
+    lowest = int(limits["min_val"] or 0)
+    highest = None if limits["max_val"] is None else int(limits["max_val"])
+    return SizeLimits(lowest, highest)
+
+
+def _add_export_facts(program: Program, export_facts: Mapping[str, Any]) -> None:
+    """Note what our own export says: its assumptions, and tensors that checkpointing drops."""
+    program.remarks += map(str, export_facts.get(ASSUMED, ()))
+    for names, to_end in export_facts.get("checkpoints", ()):
+        program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
 
 
 def _add_input(program: Program, input_spec: Mapping[str, Any]) -> None:
@@ -101,32 +118,41 @@ def read_ties(source: Source) -> dict[str, str] | None:
         content = read_member(source, _WEIGHTS.fullmatch, "data/weights/model_weights_config.json")
     except InputError:
         return None
-    # weights with one storage and one layout are names of one weight
+    weights = parse_json_file(content, f"model {shorten(source.path)}: weights")["config"]
+    return _find_shared_weights(weights)
+
+
+def _find_shared_weights(weights: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return weights that share storage and layout with one before, by the path of that one.
+
+    None if a weight lies on the meta device: all of these share one storage, tied or not.
+
+    Args:
+        weights: by path, a weight as torch.export describes it.
+    """
     first_path_by_storage: dict[str, str] = {}
     first_path_by_tied_path: dict[str, str] = {}
-    weights = parse_json_file(content, f"model {shorten(source.path)}: weights")["config"]
     for path, weight in weights.items():
-        meta = weight["tensor_meta"]
-        # all weights of the meta device share one storage, tied or not
-        lacks_storage = meta["device"]["type"] == "meta"
+        lacks_storage = weight["tensor_meta"]["device"]["type"] == "meta"
         if lacks_storage:
             return None
-        layout = [meta["sizes"], meta["strides"], meta["storage_offset"]]
-        storage_key = json.dumps([weight["path_name"], *layout])
-        first_path = first_path_by_storage.setdefault(storage_key, path)
+        first_path = first_path_by_storage.setdefault(_storage_key(weight), path)
         if first_path != path:
             first_path_by_tied_path[path] = first_path
     return first_path_by_tied_path
 
 
+def _storage_key(weight: Mapping[str, Any]) -> str:
+    """Return a text that is equal for weights of the same storage and layout."""
+    meta = weight["tensor_meta"]
+    layout = [meta["sizes"], meta["strides"], meta["storage_offset"]]
+    return json.dumps([weight["path_name"], *layout])
+
+
 def _tie_weights(program: Program, ties: Mapping[str, str]) -> None:
     """Give tied weights one path: that of the first which a node reads."""
-    tensors_read = {name for node in program.nodes for name in node.input_names}
-    names_by_first_path: dict[str, list[str]] = {}
-    for name, path in program.weight_paths.items():
-        first_path = ties.get(path, path)
-        names_by_first_path.setdefault(first_path, []).append(name)
-    for first_path, tied_names in names_by_first_path.items():
+    tensors_read = _list_tensors_read(program)
+    for first_path, tied_names in _group_tied_names(program, ties).items():
         specs = {program.specs[name] for name in tied_names}
         if len(specs) > 1:
             raise ValueError(f"tied weights of unlike shapes, {shorten(first_path)}")
@@ -137,12 +163,26 @@ def _tie_weights(program: Program, ties: Mapping[str, str]) -> None:
         program.weight_paths.update(dict.fromkeys(tied_names, common_path))
 
 
+def _list_tensors_read(program: Program) -> set[str]:
+    """Return the names of the tensors that nodes of a program read."""
+    return {name for node in program.nodes for name in node.input_names}
+
+
+def _group_tied_names(program: Program, ties: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the tensors of each weight, by the first of the weight's paths."""
+    names_by_first_path: dict[str, list[str]] = {}
+    for name, path in program.weight_paths.items():
+        first_path = ties.get(path, path)
+        names_by_first_path.setdefault(first_path, []).append(name)
+    return names_by_first_path
+
+
 def _describe_tie_doubt(program: Program) -> str:
     """Say which weights of a file without ties may be second names; "" for none.
 
     These are weights that no node reads, and that have the shape of one that a node reads.
     """
-    tensors_read = {name for node in program.nodes for name in node.input_names}
+    tensors_read = _list_tensors_read(program)
     specs_of_read_weights = {
         program.specs[name] for name in program.weight_paths if name in tensors_read
     }

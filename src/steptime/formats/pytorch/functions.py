@@ -88,20 +88,23 @@ def _lower_extreme(function: str, call: Call) -> Result:
     return [values, _reduce(f"arg{function}", call)]
 
 
+def _read_clamp_limits(call: Call) -> tuple[Value | float, Value | float]:
+    """Return the lower and the upper limit of a clamp, infinite where there is none."""
+    if call.node.op == "relu6":  # whose limits are no arguments
+        return 0.0, 6.0
+    low = call.argument("min", call.argument("min_val", -math.inf))
+    high = call.argument("max", call.argument("max_val", math.inf))
+    return low, high
+
+
 def _lower_clamp(call: Call) -> Result:
     """Lower a clamp between numbers, which may be infinite, or tensors."""
-    default_low, default_high = -math.inf, math.inf
-    if call.node.op == "relu6":  # whose limits are no arguments
-        default_low, default_high = 0.0, 6.0
-    low = call.argument("min", call.argument("min_val", default_low))
-    high = call.argument("max", call.argument("max_val", default_high))
+    low, high = _read_clamp_limits(call)
     x = call.tensor()
-    low_is_tensor = not isinstance(low, int | float)
-    if low_is_tensor:
+    if not isinstance(low, int | float):  # a tensor
         x = call.lower(elements.pointwise, "maximum", x, call.walk.tensor(low))
         low = -math.inf
-    high_is_tensor = not isinstance(high, int | float)
-    if high_is_tensor:
+    if not isinstance(high, int | float):  # a tensor
         x = call.lower(elements.pointwise, "minimum", x, call.walk.tensor(high))
         high = math.inf
     is_unlimited = math.isinf(low) and math.isinf(high)

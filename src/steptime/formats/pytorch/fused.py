@@ -27,29 +27,39 @@ def norm_weights(call: Call, names: tuple[str, ...]) -> dict[str, str]:
 def _lower_attention(call: Call) -> str:
     """Lower scaled dot-product attention; axes before the heads are one batch."""
     query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
-    *batch_shape, heads, query_count, _ = call.b.shape(query)
-    value_width = call.b.shape(value)[-1]
-    q = _merge_batch_axes(call, query, "/axes0")
-    k = _merge_batch_axes(call, key, "/axes1")
-    v = _merge_batch_axes(call, value, "/axes2")
-    mask = call.argument("attn_mask")
-    learnt_bias = find_learnt_bias(call.b, mask, heads) if isinstance(mask, str) else ""
     y = call.lower(
         sequence_lowering.attention,
-        q,
-        k,
-        v,
+        _merge_batch_axes(call, query, "/axes0"),
+        _merge_batch_axes(call, key, "/axes1"),
+        _merge_batch_axes(call, value, "/axes2"),
         causal=bool(call.argument("is_causal", False)),
-        mask=learnt_bias,
+        mask=_find_learnt_mask(call, query),
         scale=call.argument("scale"),
     )
+    y = _keep_ops_of_mask(call, y)
+    *query_shape, _ = call.b.shape(query)
+    value_width = call.b.shape(value)[-1]
+    return call.lower(elements.reshape, y, (*query_shape, value_width), suffix="/back")
+
+
+def _find_learnt_mask(call: Call, query: str) -> str:
+    """Return the mask if it is a learnt bias on the scores of `query`, else ""."""
+    mask = call.argument("attn_mask")
+    *_, heads, _, _ = call.b.shape(query)
+    return find_learnt_bias(call.b, mask, heads) if isinstance(mask, str) else ""
+
+
+def _keep_ops_of_mask(call: Call, y: str) -> str:
+    """Return the output of attention such that ops which compute its mask stay in the graph.
+
+    A mask costs nothing, but the ops that compute it do, such as an indexer that chooses the keys.
+    """
+    mask = call.argument("attn_mask")
     mask_chooses_keys = isinstance(mask, str) and not is_float(call.b, mask)
-    if mask_chooses_keys and call.walk.depends_on_floats(mask):
-        # a mask costs nothing, but the ops that compute it do, such as an indexer that chooses the
-        # keys: `attach` passes `y` on and reads the mask, so that these ops stay
-        y = call.lower(elements.append_op, "attach", y, mask, suffix="/places")
-    output_shape = (*batch_shape, heads, query_count, value_width)
-    return call.lower(elements.reshape, y, output_shape, suffix="/back")
+    if not (mask_chooses_keys and call.walk.depends_on_floats(mask)):
+        return y
+    # `attach` passes `y` on and reads the mask
+    return call.lower(elements.append_op, "attach", y, mask, suffix="/places")
 
 
 def _merge_batch_axes(call: Call, x: str, suffix: str) -> str:
@@ -78,37 +88,53 @@ def _lower_cross_entropy(call: Call) -> Result:
     """Lower a cross entropy: the mean loss of classes is a kind, other forms are its terms."""
     logits = call.tensor()
     target = call.tensor("target")
-    rank = len(call.b.shape(logits))
-    has_batch = rank > 1
-    reduction = call.argument("reduction", MEAN_REDUCTION)
-    is_smoothed = bool(call.argument("label_smoothing"))
-    is_weighted = call.argument("weight") is not None
-    is_plain_mean = reduction == MEAN_REDUCTION and not is_smoothed and not is_weighted
+    has_batch = len(call.b.shape(logits)) > 1
     target_is_classes = not is_float(call.b, target)
-    if is_plain_mean and target_is_classes and has_batch:
-        # the kind reads classes on the last axis, torch on the second
-        order = [0, *range(2, rank), 1]
-        classes_last = call.lower(elements.transpose, logits, order, suffix="/last")
-        return call.lower(elements.append_op, "cross_entropy", classes_last, target)
+    if has_batch and target_is_classes and _is_plain_mean_loss(call):
+        return _lower_mean_class_loss(call, logits, target)
     class_axis = 1 if has_batch else 0
     log_probabilities = call.lower(
         elements.softmax, logits, class_axis, suffix="/log_softmax", log=True
     )
     if target_is_classes:
-        indices = call.lower(elements.unsqueeze, target, class_axis, suffix="/places")
-        column = call.lower(
-            elements.append_op, "gather_elements", log_probabilities, indices, axis=class_axis
-        )
-        terms = call.lower(elements.squeeze, column, (class_axis,), suffix="/squeeze")
+        terms = _gather_classes(call, log_probabilities, target, class_axis)
     else:
-        products = call.lower(
-            elements.pointwise, "mul", log_probabilities, target, suffix="/weighed"
-        )
-        terms = call.lower(elements.reduce, "sum", products, (class_axis,), suffix="/sum")
-    function = LOSS_REDUCTIONS[reduction]
+        terms = _weigh_classes(call, log_probabilities, target, class_axis)
+    function = LOSS_REDUCTIONS[call.argument("reduction", MEAN_REDUCTION)]
     if not function:
         return terms
     return call.lower(elements.reduce, function, terms, axes=None, suffix="/loss")
+
+
+def _is_plain_mean_loss(call: Call) -> bool:
+    """Return whether a loss is the mean over examples, without weights of classes or smoothing."""
+    is_mean = call.argument("reduction", MEAN_REDUCTION) == MEAN_REDUCTION
+    is_smoothed = bool(call.argument("label_smoothing"))
+    is_weighted = call.argument("weight") is not None
+    return is_mean and not is_smoothed and not is_weighted
+
+
+def _lower_mean_class_loss(call: Call, logits: str, target: str) -> str:
+    """Append the mean cross entropy of `[n, classes, ...]` logits and a target of classes."""
+    # the op kind reads classes on the last axis, torch on the second
+    order = [0, *range(2, len(call.b.shape(logits))), 1]
+    classes_last = call.lower(elements.transpose, logits, order, suffix="/last")
+    return call.lower(elements.append_op, "cross_entropy", classes_last, target)
+
+
+def _gather_classes(call: Call, log_probabilities: str, target: str, class_axis: int) -> str:
+    """Append the log probability of each example's class."""
+    indices = call.lower(elements.unsqueeze, target, class_axis, suffix="/places")
+    column = call.lower(
+        elements.append_op, "gather_elements", log_probabilities, indices, axis=class_axis
+    )
+    return call.lower(elements.squeeze, column, (class_axis,), suffix="/squeeze")
+
+
+def _weigh_classes(call: Call, log_probabilities: str, target: str, class_axis: int) -> str:
+    """Append the sum of log probabilities, weighted by a target that is probabilities."""
+    products = call.lower(elements.pointwise, "mul", log_probabilities, target, suffix="/weighed")
+    return call.lower(elements.reduce, "sum", products, (class_axis,), suffix="/sum")
 
 
 def _lower_native_norm(call: Call) -> Result:
@@ -144,12 +170,21 @@ def _lower_pairwise_distances(call: Call) -> Result:
     first = call.tensor(call.argument_name("x1", "self"))
     second = call.tensor(call.argument_name("x2", "other"))
     row_count = max(call.b.shape(first)[-2], call.b.shape(second)[-2])
-    compute_mode = call.argument("compute_mode")
-    has_many_rows = compute_mode in MODES_BY_ROW_COUNT and row_count > MAX_DIRECT_ROWS
-    is_by_product = compute_mode == MODE_BY_PRODUCT or has_many_rows
     is_euclidean = call.argument("p", 2.0) == 2.0
-    if not (is_euclidean and is_by_product):
-        return append_opaque(call, [first, second])
+    if is_euclidean and _is_by_product(call.argument("compute_mode"), row_count):
+        return _lower_distances_by_product(call, first, second)
+    return append_opaque(call, [first, second])
+
+
+def _is_by_product(compute_mode: int | None, row_count: int) -> bool:
+    """Return whether `torch.cdist` computes distances by a product of matrices."""
+    if compute_mode in MODES_BY_ROW_COUNT:
+        return row_count > MAX_DIRECT_ROWS
+    return compute_mode == MODE_BY_PRODUCT
+
+
+def _lower_distances_by_product(call: Call, first: str, second: str) -> Result:
+    """Append Euclidean distances between the rows of two matrices."""
     second_transposed = _swap_last_axes(call, second, "/transpose")
     product = call.lower(lowering.matmul, first, second_transposed, suffix="/product")
     first_squares = _sum_squares(call, first, "/squares0")

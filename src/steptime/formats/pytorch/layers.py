@@ -184,6 +184,22 @@ def _lower_embedding_bag(call: Call) -> Result:
     """Lower the sum, mean or maximum of each bag's rows; bags are taken to be of one length."""
     indices = call.tensor("indices")
     weights = call.optional_tensor("per_sample_weights")
+    bags_shape = _find_bags_shape(call, indices)
+    indices_by_bag = call.lower(elements.reshape, indices, bags_shape, suffix="/bags")
+    rows = call.lower(elements.embedding, indices_by_bag, call.tensor("weight"))
+    if weights:
+        factors = call.lower(elements.reshape, weights, (*bags_shape, 1), suffix="/weights")
+        rows = call.lower(elements.pointwise, "mul", rows, factors, suffix="/weigh")
+    function = BAG_FUNCTIONS[call.argument("mode", 0)]
+    axis_in_bag = 1  # of rows `[bags, rows of a bag, width]`
+    bags = call.lower(elements.reduce, function, rows, (axis_in_bag,), suffix="/reduce")
+    # torch returns three tensors of indices, too, for the backward pass
+    index_outputs = [call.index_output(i) for i in (1, 2, 3)]
+    return [bags, *index_outputs]
+
+
+def _find_bags_shape(call: Call, indices: str) -> tuple[int, int]:
+    """Return the number of bags and the rows of each; raises `ShapeError` if these differ."""
     offset_count = call.walk.shape(call["offsets"])[0]
     ends_with_length = bool(call.argument("include_last_offset"))
     bag_count = offset_count - 1 if ends_with_length else offset_count
@@ -192,22 +208,10 @@ def _lower_embedding_bag(call: Call) -> Result:
     has_equal_bags = bag_length >= 1 and not remainder
     require(has_equal_bags, f"{call.b.shape(indices)[0]} places in {bag_count} bags of one length")
     are_offsets_computed = isinstance(call["offsets"], str)
-    if are_offsets_computed:
+    if are_offsets_computed:  # so that the file does not say where bags start
         remark = f"{bag_count} bags, taken to be of {bag_length} rows each"
         call.b.remarks.append(f"{call.name}: {remark}")
-    indices_by_bag = call.lower(elements.reshape, indices, (bag_count, bag_length), suffix="/bags")
-    rows = call.lower(elements.embedding, indices_by_bag, call.tensor("weight"))
-    if weights:
-        factor_column = call.lower(
-            elements.reshape, weights, (bag_count, bag_length, 1), suffix="/weights"
-        )
-        rows = call.lower(elements.pointwise, "mul", rows, factor_column, suffix="/weigh")
-    function = BAG_FUNCTIONS[call.argument("mode", 0)]
-    axis_in_bag = 1  # of [bag_count, bag_length, width]
-    bags = call.lower(elements.reduce, function, rows, (axis_in_bag,), suffix="/reduce")
-    # torch returns three tensors of indices, too, for the backward pass
-    index_outputs = [call.index_output(i) for i in (1, 2, 3)]
-    return [bags, *index_outputs]
+    return bag_count, bag_length
 
 
 def _lower_dropout(call: Call) -> Result:

@@ -198,11 +198,8 @@ class Program:
         elif op_name == "cond":
             self._add_larger_branch(inputs, prefix, outputs, depth)
         else:
-            value_by_name: dict[str, object] = {}
-            for position, argument in enumerate(inputs):
-                name = argument["name"] or str(position)
-                value_by_name[name] = _read_argument(argument["arg"], prefix)
-            self.nodes.append(FxNode(target, _module_path(node), value_by_name, outputs))
+            arguments = _read_arguments(inputs, prefix)
+            self.nodes.append(FxNode(target, _module_path(node), arguments, outputs))
 
     def _add_wrapped_graph(
         self,
@@ -321,6 +318,15 @@ def _tensor_name(tensor: Mapping[str, Any]) -> str:
     return name
 
 
+def _read_arguments(inputs: Sequence[Mapping[str, Any]], prefix: str) -> dict[str, object]:
+    """Return the arguments of a node by name; one without a name has its position."""
+    value_by_name: dict[str, object] = {}
+    for position, argument in enumerate(inputs):
+        name = argument["name"] or str(position)
+        value_by_name[name] = _read_argument(argument["arg"], prefix)
+    return value_by_name
+
+
 def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
     """Return a number, a text, a `TensorRef`, a `NumberRef`, a list of such, or None."""
     ((kind, value),) = argument.items()  # an object of one key
@@ -335,10 +341,7 @@ def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
         # numbers do not change the cost
         return float(value["real"])
     if isinstance(value, list):
-        singular_kind = kind[:-1]  # `as_tensors` holds elements of the kind `as_tensor`
-        element_kind = singular_kind.replace("nested_", "")
-        elements = [element if _has_kind(element) else {element_kind: element} for element in value]
-        return [_read_argument(element, prefix) for element in elements]
+        return _read_list(kind, value, prefix)
     is_tensor = kind in {"as_tensor", "as_optional_tensor"} and value
     if is_tensor:
         return TensorRef(prefix + _tensor_name(value))
@@ -347,6 +350,14 @@ def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
     if kind.startswith("as_sym_"):  # a number or the name of one
         return _read_argument(value, prefix)
     return None
+
+
+def _read_list(kind: str, values: Sequence[Any], prefix: str) -> list[Any]:
+    """Return the elements of a list, of which each states its kind or has that of the list."""
+    singular_kind = kind[:-1]  # `as_tensors` holds elements of the kind `as_tensor`
+    element_kind = singular_kind.replace("nested_", "")
+    elements = [element if _has_kind(element) else {element_kind: element} for element in values]
+    return [_read_argument(element, prefix) for element in elements]
 
 
 def _has_kind(element: object) -> bool:

@@ -121,36 +121,14 @@ class ProgramFile:
 
     def build(self, b: Builder, parameters: Mapping[str, Any], batch: int) -> str:
         """Build the graph for a batch; return its end. Raises `InputError`."""
-        value_by_symbol = {symbol: parameters[name] for symbol, name in self.name_by_symbol.items()}
-        if self.batch_symbol:
-            value_by_symbol[self.batch_symbol] = batch
-        self._check_ranges(value_by_symbol)
-        is_other_batch = batch != self.file_batch
-        if self.depends_on_batch and is_other_batch:
-            hint = "give that one with its code: FILE.py:NAME:x=8x16"
-            raise InputError(
-                f"{self.file_label}: its ops depend on the batch, {self.file_batch}; {hint}"
-            )
+        value_by_symbol = self._bind_open_sizes(parameters, batch)
+        self._check_batch(batch)
         b.remarks += self._list_remarks(batch)
         b.remarks += self._bind_value_sizes(value_by_symbol, parameters)
 
-        def build_graph(builder: Builder, batches: Batches) -> str:
-            walk = Walk(
-                program=self.program,
-                b=builder,
-                handler_by_op=ATEN,
-                view_handlers=VIEWS,
-                base_rebuilders=WRITES,
-                value_by_symbol=value_by_symbol,
-                file_label=self.file_label,
-                batches=batches,
-                activates_dropout=parameters[DROPOUT],
-            )
-            return _finish_graph(walk, parameters[STRICT])
-
         def try_batches(batches: Batches) -> str:
             trial_builder = Builder(b.name, b.precision, training=b.training)
-            return build_graph(trial_builder, batches)
+            return self._build_graph(trial_builder, batches, value_by_symbol, parameters)
 
         has_open_batch = bool(self.batch_symbol)
         # with an open batch the file's shapes are those of the new batch
@@ -158,13 +136,50 @@ class ProgramFile:
         memo_key = (b.precision, b.training, tuple(sorted(parameters.items())))
         try:
             batches = find_batch_axes(batches, self.source, memo_key, try_batches)
-            end = build_graph(b, batches)
+            end = self._build_graph(b, batches, value_by_symbol, parameters)
         except InputError:
             raise
         except READ_ERRORS as error:
             raise InputError(f"{self.file_label}: {_describe_fault(error)}") from None
         b.remarks += batches.describe_constant_products(b)
         return end
+
+    def _build_graph(
+        self,
+        b: Builder,
+        batches: Batches,
+        value_by_symbol: Mapping[str, int],
+        parameters: Mapping[str, Any],
+    ) -> str:
+        """Build the graph for a choice of batch axes, with all symbols bound; return its end."""
+        walk = Walk(
+            program=self.program,
+            b=b,
+            handler_by_op=ATEN,
+            view_handlers=VIEWS,
+            base_rebuilders=WRITES,
+            value_by_symbol=value_by_symbol,
+            file_label=self.file_label,
+            batches=batches,
+            activates_dropout=parameters[DROPOUT],
+        )
+        return _finish_graph(walk, parameters[STRICT])
+
+    def _bind_open_sizes(self, parameters: Mapping[str, Any], batch: int) -> dict[str, int]:
+        """Return the values of the batch and of open sizes of inputs, by their symbols."""
+        value_by_symbol = {symbol: parameters[name] for symbol, name in self.name_by_symbol.items()}
+        if self.batch_symbol:
+            value_by_symbol[self.batch_symbol] = batch
+        self._check_ranges(value_by_symbol)
+        return value_by_symbol
+
+    def _check_batch(self, batch: int) -> None:
+        """Raise `InputError` for another batch than the file's if its ops depend on the batch."""
+        if self.depends_on_batch and batch != self.file_batch:
+            hint = "give that one with its code: FILE.py:NAME:x=8x16"
+            raise InputError(
+                f"{self.file_label}: its ops depend on the batch, {self.file_batch}; {hint}"
+            )
 
     def _list_remarks(self, batch: int) -> list[str]:
         """List what the file leaves open, as remarks of a graph for a batch."""

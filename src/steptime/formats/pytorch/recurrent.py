@@ -16,12 +16,7 @@ def _lower_recurrent(cell: str, call: Call) -> Result:
     _refuse_grown_time(call)
     state_widths = [call.walk.shape(state)[-1] for state in states]
     is_projected = len(set(state_widths)) > 1
-    tensors = [call.walk.tensor(value) for value in call["params"]]
-    tensors_per_layer = 4 if call["has_biases"] else 2  # w_ih, w_hh, b_ih, b_hh
-    if is_projected:
-        tensors_per_layer += 1  # w_hr
-    layer_starts = range(0, len(tensors), tensors_per_layer)
-    weights_by_layer = [tensors[start : start + tensors_per_layer] for start in layer_starts]
+    weights_by_layer = _group_weights_by_layer(call, is_projected)
     y, state = call.lower(
         sequence_lowering.recurrent,
         call.tensor("input"),
@@ -40,6 +35,16 @@ def _lower_recurrent(cell: str, call: Call) -> Result:
     pads = (0, 0, 0, 0, 0, cell_width - hidden_width)  # behind the last of three axes
     cell_state = call.lower(elements.pad, state, pads, suffix="/cells")
     return [y, state, cell_state]
+
+
+def _group_weights_by_layer(call: Call, is_projected: bool) -> list[list[str]]:
+    """Return the weights of each layer and direction, which torch lists one after the other."""
+    weights = [call.walk.tensor(value) for value in call["params"]]
+    weights_per_layer = 4 if call["has_biases"] else 2  # w_ih, w_hh, b_ih, b_hh
+    if is_projected:
+        weights_per_layer += 1  # w_hr
+    layer_starts = range(0, len(weights), weights_per_layer)
+    return [weights[start : start + weights_per_layer] for start in layer_starts]
 
 
 def _refuse_grown_time(call: Call) -> None:

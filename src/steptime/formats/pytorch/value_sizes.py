@@ -112,28 +112,36 @@ def _estimate_size(
     value_by_symbol: Mapping[str, int],
 ) -> ValueSize | None:
     """Return the value of a symbol in the output of a node, None if nothing limits it."""
-    upper_bounds: list[int] = []
+    upper_bounds = _list_stated_bounds(program, symbol)
     choice_count = 1
-    highest = program.symbol_limits.get(symbol, NO_LIMITS).highest
-    if highest is not None and highest <= MAX_COUNT:  # torch writes 2^63 for no limit
-        upper_bounds.append(highest)
-    argument_name = BOUNDING_ARGUMENT_BY_OP.get(node.op, "")
-    bounding_argument = node.args.get(argument_name)
-    # `index` reads a list of masks or indices, the other ops read one tensor
-    masks = bounding_argument if isinstance(bounding_argument, list) else [bounding_argument]
-    for mask in masks:
-        if mask in program.specs:
-            sizes = program.specs[mask].sizes
-            try:
-                element_count = math.prod(_evaluate(size, value_by_symbol) for size in sizes)
-                choice_count = _count_choices(program, maker_by_tensor, mask, value_by_symbol)
-            except SymbolError:
-                continue  # the size of the mask depends on values that are not known
-            upper_bounds.append(element_count)
+    for mask in _list_masks(program, node):
+        sizes = program.specs[mask].sizes
+        try:
+            element_count = math.prod(_evaluate(size, value_by_symbol) for size in sizes)
+            choice_count = _count_choices(program, maker_by_tensor, mask, value_by_symbol)
+        except SymbolError:
+            continue  # the size of the mask depends on values that are not known
+        upper_bounds.append(element_count)
     if not upper_bounds:
         return None
     # a mask of one of several choices, as of experts, is true for an even share of its elements
     return ValueSize(math.ceil(min(upper_bounds) / choice_count), choice_count)
+
+
+def _list_stated_bounds(program: Program, symbol: str) -> list[int]:
+    """Return the largest value that the file states of a symbol, [] if it states none."""
+    highest = program.symbol_limits.get(symbol, NO_LIMITS).highest
+    if highest is None or highest > MAX_COUNT:  # torch writes 2^63 for no limit
+        return []
+    return [highest]
+
+
+def _list_masks(program: Program, node: FxNode) -> list[str]:
+    """Return the tensors whose elements bound the rows of a node's first output."""
+    argument = node.args.get(BOUNDING_ARGUMENT_BY_OP.get(node.op, ""))
+    # `index` reads a list of masks or indices, the other ops read one tensor
+    arguments = argument if isinstance(argument, list) else [argument]
+    return [mask for mask in arguments if mask in program.specs]
 
 
 def _count_choices(

@@ -1,6 +1,5 @@
 """Lowers ATen ops that move, cut, join or repeat elements to op kinds."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 from steptime.formats import elements, windows
@@ -10,13 +9,13 @@ from steptime.formats.pytorch.call import (
     ProgramConstant,
     Result,
     Shape,
-    Value,
     as_list,
 )
+from steptime.formats.pytorch.indexing import lower_index
 from steptime.formats.pytorch.program import LOW_DTYPES
 from steptime.formats.pytorch.writes import TO_END, axis_order, write_index, write_slice
 from steptime.formats.tensors import is_float
-from steptime.network.ops.table import ShapeError, broadcast_shape, require
+from steptime.network.ops.table import require
 
 WIDE = "float32"
 PAD_MODES = {"replicate": "edge", "replication": "edge", "reflection": "reflect"}
@@ -58,27 +57,28 @@ def _lower_view(call: Call) -> Result:
 def _lower_squeeze(call: Call) -> Result:
     """Remove axes of size 1; an open batch stays even where it is 1."""
     x = call.tensor()
-    input_name = call.node.args["self"]
-    stated_sizes = call.walk.program.specs[input_name].sizes
     shape = call.b.shape(x)
-    rank = len(shape)
     stated_axes = call.argument("dim")
-    # without stated axes torch drops all of size 1 at the batch that is built
     if stated_axes is None:
-        squeezed_axes = set(range(rank))
-        file_shape = shape
+        # without stated axes torch drops all of size 1 at the batch that is built
+        squeezed_axes = _find_axes_of_size_1(call, shape)
     else:
-        squeezed_axes = {axis % max(1, rank) for axis in as_list(stated_axes)}
-        file_shape = call.walk.file_shape(input_name)
-    remaining_sizes: list[int] = []
-    for axis, size in enumerate(shape):
-        # torch exports no open size as 1: such an axis stays, even where it has size 1 now
-        is_open = not isinstance(stated_sizes[axis], int)
-        has_size_1 = file_shape[axis] == 1 and not is_open
-        is_squeezed = axis in squeezed_axes and has_size_1
-        if not is_squeezed:
-            remaining_sizes.append(size)
+        file_shape = call.walk.file_shape(call.node.args["self"])
+        rank = max(1, len(shape))  # torch takes axis 0 of a scalar as none
+        axes = {axis % rank for axis in as_list(stated_axes)}
+        squeezed_axes = _find_axes_of_size_1(call, file_shape) & axes
+    remaining_sizes = [size for axis, size in enumerate(shape) if axis not in squeezed_axes]
     return call.lower(elements.reshape, x, remaining_sizes)
+
+
+def _find_axes_of_size_1(call: Call, shape: Shape) -> set[int]:
+    """Return the axes of the input, with this shape, that have size 1 at any batch.
+
+    torch exports no open size as 1: such an axis is left out, even where it has size 1 now.
+    """
+    file_sizes = call.walk.program.specs[call.node.args["self"]].sizes
+    axes_of_size_1 = {axis for axis, size in enumerate(shape) if size == 1}
+    return {axis for axis in axes_of_size_1 if isinstance(file_sizes[axis], int)}
 
 
 def _lower_expand(call: Call) -> Result:
@@ -158,40 +158,41 @@ def _lower_stack(call: Call) -> Result:
 def _lower_repeat(call: Call) -> Result:
     """Repeat a tensor along its axes: a broadcast where only axes of 1 are repeated."""
     x = call.tensor()
-    rank = len(call.b.shape(x))
     stated_repeats = as_list(call.argument("repeats", call.argument("dims")))
-    # sizes and repeats get 1 in front until there are as many of both
-    missing_repeats = rank - len(stated_repeats)
-    repeats = [1] * missing_repeats + stated_repeats
-    missing_axes = len(repeats) - rank
-    shape = (*(1,) * missing_axes, *call.b.shape(x))
+    rank = max(len(stated_repeats), len(call.b.shape(x)))
+    repeats = _extend_to_rank(stated_repeats, rank)
+    shape = _extend_to_rank(call.b.shape(x), rank)
     with_new_axes = call.lower(elements.reshape, x, shape, suffix="/axes")
     sizes_and_repeats = list(zip(shape, repeats, strict=True))
     is_broadcast = all(size == 1 or count == 1 for size, count in sizes_and_repeats)
     if is_broadcast:
         file_shape = [size * count for size, count in sizes_and_repeats]
         return call.lower(elements.expand, with_new_axes, call.expanded_shape(shape, file_shape))
-    return call.lower(elements.append_op, "tile", with_new_axes, times=tuple(repeats))
+    return call.lower(elements.append_op, "tile", with_new_axes, times=repeats)
+
+
+def _extend_to_rank(numbers: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return sizes or repeats of `rank` axes: 1 for axes that are missing in front."""
+    missing_count = rank - len(numbers)
+    return (*[1] * missing_count, *numbers)
 
 
 def _lower_repeat_interleave(call: Call) -> Result:
     """Repeat each element along an axis: a broadcast over a new axis behind it."""
-    x = call.tensor()
     repeats = call["repeats"]
     stated_axis = call.argument("dim")
     is_along_axis = stated_axis is not None
-    repeats_are_number = isinstance(repeats, int)
-    require(repeats_are_number and is_along_axis, "repeats that are not a number")
+    require(isinstance(repeats, int) and is_along_axis, "repeats that are not a number")
+    x = call.tensor()
     shape = call.b.shape(x)
     axis = stated_axis % len(shape)
-    axes_before = shape[:axis]
-    axes_after = shape[axis + 1 :]
-    size = shape[axis]
-    column_shape = (*axes_before, size, 1, *axes_after)
-    repeated_shape = (*axes_before, size, repeats, *axes_after)
+    through_axis, axes_after = shape[: axis + 1], shape[axis + 1 :]
+    column_shape = (*through_axis, 1, *axes_after)
     column = call.lower(elements.reshape, x, column_shape, suffix="/apart")
+    repeated_shape = (*through_axis, repeats, *axes_after)
     repeated = call.lower(elements.expand, column, repeated_shape, suffix="/repeat")
-    return call.lower(elements.reshape, repeated, (*axes_before, size * repeats, *axes_after))
+    output_shape = (*shape[:axis], shape[axis] * repeats, *axes_after)
+    return call.lower(elements.reshape, repeated, output_shape)
 
 
 def _lower_roll(call: Call) -> Result:
@@ -211,66 +212,36 @@ def _lower_roll(call: Call) -> Result:
 
 
 def _lower_pad(call: Call) -> Result:
-    """Pad a tensor; torch lists paddings from the last axis, before and after it."""
+    """Pad a tensor by a constant, its edge or its reflection."""
     x = call.tensor()
-    rank = len(call.b.shape(x))
     torch_pads = as_list(call.argument("pad", call.argument("padding")))
-    pads = [0] * (2 * rank)  # before and after each axis, from the first axis on
+    pads = _order_pads(torch_pads, rank=len(call.b.shape(x)))
+    value = float(call.argument("value", 0.0))
+    return elements.pad(call.b, x, pads, call.name, mode=_read_pad_mode(call), value=value)
+
+
+def _order_pads(torch_pads: Sequence[int], rank: int) -> list[int]:
+    """Return paddings before and after each axis, from the first axis on.
+
+    torch lists the same pairs from the last axis on, and leaves out the first axes.
+    """
+    pads = [0] * (2 * rank)
     padded_axis_count = len(torch_pads) // 2
     for axis_from_end in range(padded_axis_count):
-        axis = rank - 1 - axis_from_end
         before, after = torch_pads[2 * axis_from_end : 2 * axis_from_end + 2]
-        pads[2 * axis] = before
-        pads[2 * axis + 1] = after
+        axis = rank - 1 - axis_from_end
+        pads[2 * axis : 2 * axis + 2] = [before, after]
+    return pads
+
+
+def _read_pad_mode(call: Call) -> str:
+    """Return the mode of a padding, as ONNX names it."""
     has_mode_argument = call.node.op in {"pad", "constant_pad_nd"}
     if has_mode_argument:
-        mode = call.argument("mode", "constant")
-    else:  # the mode is part of the name: `reflection_pad2d`
+        mode = str(call.argument("mode", "constant"))
+    else:  # the mode is part of the op's name: `reflection_pad2d`
         mode = call.node.op.partition("_")[0]
-    value = float(call.argument("value", 0.0))
-    return elements.pad(call.b, x, pads, call.name, mode=PAD_MODES.get(mode, mode), value=value)
-
-
-def _lower_index(call: Call) -> Result:
-    """Gather elements by tensors of indices along neighbouring axes."""
-    x = call.tensor()
-    indices = call["indices"]
-    indexed_axes = [axis for axis, index in enumerate(indices) if index is not None]
-    first, end = indexed_axes[0], indexed_axes[-1] + 1
-    are_neighbours = indexed_axes == list(range(first, end))
-    require(are_neighbours, "indices of axes that do not lie together")
-    index_tensors = [indices[axis] for axis in indexed_axes]
-    has_mask = any(_dtype_of(call, index) == "bool" for index in index_tensors)
-    require(not has_mask, "the places of a mask: how many there are depends on values")
-    if len(indexed_axes) == 1:
-        return call.lower(elements.gather, x, call.walk.tensor(index_tensors[0]), first)
-
-    # Several axes are merged into one, and their indices into one tensor.
-    index_shape = broadcast_shape(*(call.walk.shape(index) for index in index_tensors))
-    if index_shape is None:
-        raise ShapeError("indices whose shapes do not broadcast")
-    merged_index = _join_indices(call, index_tensors, index_shape)
-    shape = call.b.shape(x)
-    merged_size = math.prod(shape[first:end])
-    merged_shape = (*shape[:first], merged_size, *shape[end:])
-    merged = call.lower(elements.reshape, x, merged_shape, suffix="/axes")
-    return call.lower(elements.gather, merged, merged_index, first)
-
-
-def _dtype_of(call: Call, value: Value) -> str:
-    return value.dtype if isinstance(value, ProgramConstant) else call.b.tensors[value].dtype
-
-
-def _join_indices(call: Call, indices: Sequence[Value], shape: Shape) -> str:
-    """Return one tensor of indices for several: the sum of those that the network computes."""
-    computed = [index for index in indices if isinstance(index, str)]
-    if not computed:
-        return call.walk.tensor(ProgramConstant(shape, "int64", f"{call.name}/places"))
-    # only costs count here, not values: the stride that each index is multiplied by is left out
-    index_sum = computed[0]
-    for index in computed[1:]:
-        index_sum = call.lower(elements.pointwise, "add", index_sum, index, suffix="/places")
-    return call.lower(elements.expand, index_sum, shape, suffix="/places")
+    return PAD_MODES.get(mode, mode)
 
 
 def _lower_pixel_shuffle(call: Call) -> Result:
@@ -377,7 +348,7 @@ MOVES: Mapping[str, Handler] = {
     ),
     "slice_scatter": lambda call: write_slice(call, call["src"]),
     "select_scatter": lambda call: write_index(call, call["src"]),
-    "index": _lower_index,
+    "index": lower_index,
     "index_select": lambda call: call.lower(
         elements.gather, call.tensor(), call.tensor("index"), call["dim"]
     ),
