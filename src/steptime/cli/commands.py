@@ -155,6 +155,7 @@ def _build_analyse(are_all_kinds_listed: bool, rank: int, attribute_prefix: str)
     )
     kinds = kind_names() if are_all_kinds_listed else (*ANALYSES, *PLOTS)
     for kind_rank, kind in enumerate(kinds):
+        # `__getattr__` of this module makes the command of such a name when it is asked for.
         app.command(
             f"{__name__}:{attribute_prefix}analyse {kind}",
             name=kind,

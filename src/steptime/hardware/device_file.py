@@ -125,6 +125,7 @@ def device_from_table(table: Mapping[str, Any], source: str) -> Device:
     _check_power(values, source)
     check_clocks(table, source)
     check_measured(values, source)
+    # Each table of peaks in TFLOP/s becomes a field in FLOP/s under another name.
     for key in values.keys() & PEAK_TABLES.keys():
         del values[key]
         values[PEAK_TABLES[key]] = _convert_peaks(table[key], f"{source}: '{key}'")

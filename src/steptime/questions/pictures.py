@@ -11,7 +11,7 @@ from steptime.core.progress import print_note
 from steptime.core.registry import load
 from steptime.core.signatures.kinds import File
 
-_FILES = "steptime.reports.files"
+_CHART_FILES_MODULE = "steptime.reports.files"
 
 
 def check_picture(out: File | None) -> Path | None:
@@ -23,7 +23,9 @@ def check_picture(out: File | None) -> Path | None:
     if out is None:
         return None
     path = Path(out)
-    load(f"{_FILES}:check_path")(path)
+    # Reports lie above this package, which may not import them: its function is found by name.
+    check_path = load(f"{_CHART_FILES_MODULE}:check_path")
+    check_path(path)
     return path
 
 
@@ -77,6 +79,6 @@ def draw_waterfall(
 
 def _save(chart: object, out: Path) -> None:
     """Write a chart into a file, and say its path to people."""
-    save = load(f"{_FILES}:save")
+    save = load(f"{_CHART_FILES_MODULE}:save")
     save(chart, out)
     print_note(f"picture: {out}")

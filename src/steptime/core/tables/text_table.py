@@ -224,7 +224,7 @@ def _spare_positions(
     return [
         i
         for i, column in enumerate(columns)
-        if column.key not in value_counts
+        if column.key not in value_counts  # the columns that tell rows apart stay
         # The first column (i = 0) names the row.
         and (column.is_spare or (i and column.key not in filled_keys))
     ]

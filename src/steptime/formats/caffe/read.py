@@ -166,9 +166,10 @@ def _add_modelled_tops(graph: CaffeGraph, layer: CaffeLayer, x: str, is_end: boo
     # a file for inference ends with a Softmax: its training is that of a classifier
     if layer.type == "Softmax" and is_end and graph.b.training:
         return (_add_cross_entropy(graph, layer, x),)
-    # `blob_tensor` adds a fed blob as an input of the graph. For a type that `add_layer` refuses,
-    # it must not: --allow-unknown passes on the first bottom alone, and nothing reads the rest.
-    further_bottoms = layer.bottoms[1:] if layer.type in TYPES else ()
+    # A layer of unknown type passes on its first bottom alone (--allow-unknown): further ones, which
+    # nothing would read, must not become inputs of the graph.
+    is_known_type = layer.type in TYPES
+    further_bottoms = layer.bottoms[1:] if is_known_type else ()
     inputs = (x, *map(graph.blob_tensor, further_bottoms))
     return add_layer(graph, layer, inputs)
 

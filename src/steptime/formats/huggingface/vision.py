@@ -50,8 +50,7 @@ def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
         **absent_sizes,
         **dict.fromkeys(absent_parts, False),
         "qk_norm": "none",
-        # of a window of 0: every block sees all
-        "windows": "w",
+        "windows": "w",  # all blocks have the one window, whose 0 means that they see the image
     }
     # the decoder also reads the outputs of these blocks (DeepStack)
     for tap in taps:

@@ -137,7 +137,8 @@ def add_additive_attention(
 
     Source: Bahdanau et al. 2014; Keras 3, `keras/src/layers/attention/additive_attention.py`.
     """
-    if _check_mask(layer, mask, use_causal_mask):
+    is_causal = _check_mask(layer, mask, use_causal_mask)
+    if is_causal:
         raise layer.error("additive attention with a causal mask")
     b = layer.b
     inputs = _read_attention_inputs(layer, tensors)

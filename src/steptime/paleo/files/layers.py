@@ -205,6 +205,7 @@ def _build_upsampling(layer: LayerBuilder) -> Built:
         # `[1, h, w, 1]`; `[h, w]` below.
         scale = layer.image_sides("ksize")
     else:
+        # 2 numbers are read here; 4 are named, too, as what the message offers.
         height_scale, width_scale = layer.sizes("ksize", 2, 4)
         scale = (height_scale, width_scale)
     size = (height * scale[0], width * scale[1])

@@ -55,7 +55,8 @@ def list_notes(
     if parallel != "model":
         for option in _unused_options(fabric, collective):
             yield f"{collective} does not use {option}"
-    has_latencies = model.method.latency  # Paleo's method has none, so that none is missed
+    # Paleo's method adds no latency of links: there an unknown one changes nothing.
+    has_latencies = model.method.latency
     if has_latencies:
         for name in fabric.without_latency:
             hint = " (--latency-us)" if name == fabric.between.name else ""

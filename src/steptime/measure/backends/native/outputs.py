@@ -65,7 +65,6 @@ def tensors_alone(module: nn.Module) -> Iterator[None]:
             item.training = training
 
 
-@functools.cache
 def _checkpoints_in_training(module_type: type[nn.Module]) -> bool:
     """Whether the code of `forward` calls `torch.utils.checkpoint` and asks for the mode."""
     try:
