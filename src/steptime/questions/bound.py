@@ -73,11 +73,16 @@ def bind_kernels(model: StepModel, batch: int | None = None) -> list[Binding]:
             continue
         if index not in bound_by_index:
             is_mostly_launch = 2 * launches_s[index] > times[index].value
-            compute_s, memory_s = ceilings_s(model, distinct_kernels[index])
-            roof = "compute" if compute_s >= memory_s else "memory"
-            bound_by_index[index] = "host" if is_mostly_launch else roof
+            roofline_bound = _find_roofline_bound(model, distinct_kernels[index])
+            bound_by_index[index] = "host" if is_mostly_launch else roofline_bound
         bindings.append(Binding(kernel, times[index], bound_by_index[index]))
     return bindings
+
+
+def _find_roofline_bound(model: StepModel, kernel: Kernel) -> str:
+    """Return whether arithmetic or traffic takes longer at the device's peaks."""
+    compute_s, memory_s = ceilings_s(model, kernel)
+    return "compute" if compute_s >= memory_s else "memory"
 
 
 @dataclass(frozen=True)

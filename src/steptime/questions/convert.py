@@ -64,6 +64,19 @@ class ConvertAnswer(Answer, frozen=True, kw_only=True):
         return [make_facts_table(self.model, "converted", rows)]
 
 
+@dataclass(frozen=True)
+class Target:
+    """A form of a file.
+
+    Args:
+        write: writes a graph into a file and returns remarks.
+        phases: the phases that the form can hold, the default first.
+    """
+
+    write: Callable[[Path, Graph, Workload], list[str]]
+    phases: tuple[str, ...]
+
+
 def convert(
     model: kinds.Model,
     input_: Inputs | None = None,
@@ -104,14 +117,9 @@ def convert(
     source = _resolve_source(model_text, list(input_ or ()), None if out is None else Path(out))
     path = source.out
     if path is None:
-        raise InputError(
-            f"--out FILE is needed, with one of the endings {', '.join(TARGET_BY_ENDING)}"
-        )
-    ending = path.suffix.lower()
-    needs_code = ending == EXPORT_ENDING  # no other source can be exported by PyTorch
-    if ending not in TARGET_BY_ENDING or (needs_code and not source.is_code):
-        raise unknown("ending of the new file", ending, TARGET_BY_ENDING, "--out")
-    target = TARGET_BY_ENDING[ending]
+        endings = ", ".join(TARGET_BY_ENDING)
+        raise InputError(f"--out FILE is needed, with one of the endings {endings}")
+    target = _choose_target(path, is_code=source.is_code)
     if isinstance(source.model, Workload):
         workload = source.model
     else:
@@ -124,6 +132,7 @@ def convert(
         default_phase = target.phases[0]
         workload = make_workload(model_choice, text_of(batch), dtype, phase or default_phase)
     if workload.phase not in target.phases:
+        ending = path.suffix.lower()
         raise InputError(f"--out: {ending} says a network that infers: --phase infer")
     graph = build(workload)
     notes = [*target.write(path, graph, workload), *options.describe_unmodelled(graph.unmodelled)]
@@ -142,6 +151,19 @@ def convert(
         unmodelled=tuple(graph.unmodelled),
         notes=tuple(notes),
     )
+
+
+def _choose_target(path: Path, *, is_code: bool) -> Target:
+    """Return the form of the file to write, by its ending.
+
+    Raises:
+        InputError: for an unknown ending, and for `.pt2` of a network that is no code.
+    """
+    ending = path.suffix.lower()
+    needs_code = ending == EXPORT_ENDING  # no other source can be exported by PyTorch
+    if ending not in TARGET_BY_ENDING or (needs_code and not is_code):
+        raise unknown("ending of the new file", ending, TARGET_BY_ENDING, "--out")
+    return TARGET_BY_ENDING[ending]
 
 
 @dataclass(frozen=True)
@@ -218,19 +240,6 @@ def _write_topology(path: Path, graph: Graph, _: Workload) -> list[str]:
 def _leave_export_unchanged(_path: Path, _graph: Graph, _workload: Workload) -> list[str]:
     """Write nothing: the export is the file."""
     return []
-
-
-@dataclass(frozen=True)
-class Target:
-    """A form of a file.
-
-    Args:
-        write: writes a graph into a file and returns remarks.
-        phases: the phases that the form can hold, the default first.
-    """
-
-    write: Callable[[Path, Graph, Workload], list[str]]
-    phases: tuple[str, ...]
 
 
 TARGET_BY_ENDING: Mapping[str, Target] = {

@@ -121,28 +121,22 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the numbers at the top of the report."""
-        times = [
-            format_seconds(time_s)
-            for time_s in (self.fastest_s, self.slowest_s)
-            if time_s is not None
-        ]
-        error_share = self.prediction.median_error
-        peak_share = self.median_peak_fraction
+        extremes_s = (self.fastest_s, self.slowest_s)
+        extremes = [format_seconds(step_s) for step_s in extremes_s if step_s is not None]
         rows = [
             ("networks", str(self.networks)),
             ("measured", str(self.measured)),
             ("published", str(self.published)),
-            ("fastest and slowest step", ", ".join(times) or None),
-            (
-                "median share of the peak",
-                None if peak_share is None else format_percent(peak_share),
-            ),
-            (
-                "median error of predictions",
-                None if error_share is None else format_percent(error_share),
-            ),
+            ("fastest and slowest step", ", ".join(extremes) or None),
+            ("median share of the peak", _format_share(self.median_peak_fraction)),
+            ("median error of predictions", _format_share(self.prediction.median_error)),
         ]
         return [make_facts_table("", "", rows)]
+
+
+def _format_share(share: float | None) -> str | None:
+    """Return a share in percent; None, an empty cell, where it is unknown."""
+    return None if share is None else format_percent(share)
 
 
 Expected = Annotated[File, Kind("FILE")]

@@ -97,28 +97,38 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the best cuts and the two ends, or every cut."""
-        last_index = len(self.rows) - 1  # the cut after the last op: all on the device
-        indices = list(range(len(self.rows)))
-        if not self._by_op:
-            fastest_indices = sorted(indices, key=lambda index: self.rows[index].total_s)
-            indices = sorted({0, last_index, *fastest_indices[:BEST_CUTS]})
-        rows = []
-        for index in indices:
-            cut = self.rows[index]
-            if index == last_index:
-                label = ON_DEVICE.format(cut.after)
-            elif index == 0:
-                label = ON_SERVER
-            else:
-                label = cut.after
-            mark = "best" if cut is self.best else ""
-            rows.append({**cut.to_dict(), "cut": label, "best": mark})
+        cut_count = len(self.rows)
+        indices = range(cut_count) if self._by_op else _list_fastest_and_ends(self.rows)
+        rows = [
+            {
+                **self.rows[index].to_dict(),
+                "cut": _label_cut(self.rows[index], index, cut_count),
+                "best": "best" if self.rows[index] is self.best else "",
+            }
+            for index in indices
+        ]
         title = (
             f"{self.model}, batch {self.batch}, {self.dtype}: {self.device}, then {self.server} "
             f"over {self.link} ({self.method})"
         )
         footnotes = assumed_line([(self.device, assumed_text(self.assumed))])
         return [Table(COLUMNS, rows, title, footnotes)]
+
+
+def _list_fastest_and_ends(cuts: Sequence[Cut]) -> list[int]:
+    """Return the indices of the fastest cuts and of the two ends, in the order of execution."""
+    first_index, last_index = 0, len(cuts) - 1
+    fastest_indices = sorted(range(len(cuts)), key=lambda index: cuts[index].total_s)
+    return sorted({first_index, last_index, *fastest_indices[:BEST_CUTS]})
+
+
+def _label_cut(cut: Cut, index: int, cut_count: int) -> str:
+    """Return the op before a cut; the first and the last cut say that one machine runs all."""
+    if index == cut_count - 1:
+        return ON_DEVICE.format(cut.after)
+    if index == 0:
+        return ON_SERVER
+    return cut.after
 
 
 def split(
@@ -179,9 +189,6 @@ def split(
     first_model = StepModel(fixed_dtype_workload, first, method=method, options=method_settings)
     rows = tuple(find_cuts(first_model, first_model.with_device(second), joining_link))
     unmodelled = tuple(first_model.graph().unmodelled)
-    notes = shared.describe_unmodelled(unmodelled)
-    if joining_link.latency_s is None:
-        notes.insert(0, f"{joining_link.name}: its latency is unknown, left out")
     return SplitAnswer(
         model=workload.label,
         device=first.name,
@@ -194,9 +201,16 @@ def split(
         best=min(rows, key=lambda cut: cut.total_s),
         rows=rows,
         unmodelled=unmodelled,
-        notes=tuple(notes),
+        notes=(*_describe_latency(joining_link), *shared.describe_unmodelled(unmodelled)),
         _by_op=by_op,
     )
+
+
+def _describe_latency(link: Link) -> list[str]:
+    """Return a note where the catalogue does not know the latency of the link."""
+    if link.latency_s is None:
+        return [f"{link.name}: its latency is unknown, left out"]
+    return []
 
 
 def _choose_common_dtype(workload: Workload, first: Device, second: Device) -> Workload:

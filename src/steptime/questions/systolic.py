@@ -124,28 +124,24 @@ def systolic(
     check_choice("--value", value, VALUE_KEYS)
     picture = check_picture(out)
     basis = array_of(str(array))
-    row_counts = _read_counts(rows, basis.rows, "--rows")
-    column_counts = _read_counts(columns_, basis.columns, "--columns")
-    array_count = len(row_counts) * len(column_counts)
-    if array_count > MAX_ARRAYS:
-        raise InputError(f"{array_count} arrays; at most {MAX_ARRAYS}")
+    resized_arrays = _resize(
+        basis,
+        row_counts=_read_counts(rows, basis.rows, "--rows"),
+        column_counts=_read_counts(columns_, basis.columns, "--columns"),
+    )
     workload = options.workload_of(
         options.set_reading(model, strict, batch_axis), text_of(batch), "float32", phase="infer"
     )
     graph = build(workload)
-    runs = [
-        (resized_array, network(resized_array, graph, cast(Dataflow, dataflow)))
-        for resized_array in _resize(basis, row_counts, column_counts)
-    ]
+    runs = [network(resized, graph, cast(Dataflow, dataflow)) for resized in resized_arrays]
     # The same ops on every array: the size decides only their time.
-    _first_array, first_run = runs[0]
-    not_covered = first_run.not_covered
+    not_covered = runs[0].not_covered
     answer = SystolicAnswer(
         model=workload.label,
         batch=workload.batch_per_replica,
         array=basis.name,
         dataflow=dataflow,
-        rows=tuple(_summarise_run(resized_array, run) for resized_array, run in runs),
+        rows=tuple(map(_summarise_run, resized_arrays, runs)),
         not_covered=not_covered,
         notes=_describe_uncovered(not_covered, graph),
     )
@@ -155,16 +151,25 @@ def systolic(
 
 
 def _read_counts(counts: kinds.Counts | None, default: int, option: str) -> list[int]:
+    """Return the numbers of rows or columns to try: those given, else the array's own."""
     return [default] if counts is None else parse_counts(text_of(counts), option)
 
 
 def _resize(basis: Array, row_counts: Sequence[int], column_counts: Sequence[int]) -> list[Array]:
-    """Return the array in all sizes, rows by rows."""
+    """Return the array in all sizes, rows by rows.
+
+    Raises:
+        InputError: for more arrays than an answer holds.
+    """
+    array_count = len(row_counts) * len(column_counts)
+    if array_count > MAX_ARRAYS:
+        raise InputError(f"{array_count} arrays; at most {MAX_ARRAYS}")
     sizes = product(row_counts, column_counts)
     return [replace(basis, rows=rows, columns=columns) for rows, columns in sizes]
 
 
 def _summarise_run(array: Array, run: NetworkRun) -> SystolicRow:
+    """Return the time and utilisation of an array on the network."""
     macs = sum(op.run.macs for op in run.ops)
     # Multiply-adds that the processing elements could have done in this time.
     pe_cycles = run.cycles * array.rows * array.columns
@@ -186,6 +191,7 @@ def _describe_uncovered(names: Sequence[str], graph: Graph) -> tuple[str, ...]:
 
 
 def _draw(answer: SystolicAnswer, source: str, key: str, out: Path) -> None:
+    """Draw a value of every array as a map of rows and columns."""
     cells = [{"x": row.columns, "y": row.rows, "value": getattr(row, key)} for row in answer.rows]
     axis_names = {"x": "columns", "y": "rows"}
     draw_heat_map(answer.title, [source], cells, axis_names, key, out)

@@ -160,23 +160,9 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         """Return the answer as a table, and batches as another."""
         step_words = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
         title = f"{', '.join(filter(None, step_words))} on {self.device} ({self.method})"
-        parts = ", ".join(
-            f"{name} {format_bytes(part_bytes)}" for name, part_bytes in self.parts.items()
-        )
-        savings = _describe_savings(self)
-        savings_rows = [("  what helps", savings)] if savings else []
-        # Labels that begin with spaces, and empty ones, belong to the row above.
-        command_rows = [
-            ("would fit" if index == 0 else "", command)
-            for index, command in enumerate(self.would_fit)
-        ]
         facts = [
             *assumed_row(self.assumed),
-            ("fits", _describe_verdict(self)),
-            ("  peak", self.worst_moment),
-            ("  made of", parts),
-            *savings_rows,
-            *command_rows,
+            *_make_memory_rows(self),
             *training_rows(self.training),
             _make_largest_batch_row(self),
             ("best batch", _describe_best_batch(self)),
@@ -184,6 +170,27 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         batch_rows = [{**row.to_dict(), "what": _describe_batch(self, row)} for row in self.rows]
         batch_table = Table(head_step_columns(COLUMNS, batch_rows), batch_rows)
         return [make_facts_table(title, "", facts), batch_table]
+
+
+def _make_memory_rows(answer: FitAnswer) -> list[tuple[str, str]]:
+    """Return whether the step fits, what fills the memory, and which commands would fit.
+
+    Labels that begin with spaces, and empty ones, belong to the row above.
+    """
+    parts = ", ".join(
+        f"{name} {format_bytes(part_bytes)}" for name, part_bytes in answer.parts.items()
+    )
+    rows = [
+        ("fits", _describe_verdict(answer)),
+        ("  peak", answer.worst_moment),
+        ("  made of", parts),
+    ]
+    savings = _describe_savings(answer)
+    if savings:
+        rows.append(("  what helps", savings))
+    for index, command in enumerate(answer.would_fit):
+        rows.append(("would fit" if index == 0 else "", command))
+    return rows
 
 
 def _describe_best_batch(answer: FitAnswer) -> str | None:

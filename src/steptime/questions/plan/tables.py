@@ -31,6 +31,11 @@ PLAN_COLUMNS = (
     Column("step_s", "step", ends=("any_stack_low_s", "any_stack_high_s")),
     Column("same", ""),
 )
+STEP_COST_COLUMNS = (Column("cost_per_step", "cost a step", form=".3g"),)
+TRAINING_COST_COLUMNS = (
+    Column("train_h", "training"),
+    Column("cost_total", "cost", form=",.0f"),
+)
 COMMUNICATION_COLUMNS = (
     Column("group", "communication"),
     Column("collective", ""),
@@ -64,18 +69,22 @@ def plan_tables(answer: PlanAnswer, headline: Sequence[str]) -> list[Table]:
     ]
     tables = [make_facts_table("\n".join([*headline, split]), "one step", rows)]
     if answer.exposed_communication:
-        longest_first = sorted(
-            answer.exposed_communication, key=lambda row: -row.exposed_communication_s
-        )
-        communication = Table(
-            COMMUNICATION_COLUMNS,
-            [row.to_dict() for row in longest_first],
-            "Communication of a device",
-            max_rows=MAX_COLLECTIVES,
-            is_detail=True,
-        )
-        tables.append(communication)
+        tables.append(_make_communication_table(answer))
     return tables
+
+
+def _make_communication_table(answer: PlanAnswer) -> Table:
+    """Return the collectives of a device, first those that it waits for longest."""
+    longest_first = sorted(
+        answer.exposed_communication, key=lambda row: -row.exposed_communication_s
+    )
+    return Table(
+        COMMUNICATION_COLUMNS,
+        [row.to_dict() for row in longest_first],
+        "Communication of a device",
+        max_rows=MAX_COLLECTIVES,
+        is_detail=True,
+    )
 
 
 def _step_rows(answer: PlanAnswer) -> list[FactRow]:
@@ -154,17 +163,11 @@ def search_tables(answer: PlanSearchAnswer) -> list[Table]:
     unbeaten = _unbeaten_table(answer)
     if len(answer.by_device_count) == 1:
         return [unbeaten]
-    costs = [Column("cost_per_step", "cost a step", form=".3g")]
-    if answer.best.training:
-        costs = [
-            Column("train_h", "training"),
-            Column("cost_total", "cost", form=",.0f"),
-        ]
     heads = (
         Column("device"),
         Column("device_count"),
         *PLAN_COLUMNS,
-        *costs,
+        *(TRAINING_COST_COLUMNS if answer.best.training else STEP_COST_COLUMNS),
         Column("efficiency", form=".0%"),
         Column("energy_j", "energy a step"),
         Column("bound_by", "bottleneck", is_spare=True),
@@ -175,16 +178,7 @@ def search_tables(answer: PlanSearchAnswer) -> list[Table]:
 
 
 def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
-    best_rows = []  # plans with the lowest cost, time or another amount come first
-    further_rows = []
-    for row in answer.rows:
-        amounts = [AMOUNT_WORDS[best.name] for best in answer.best_by if best.row == row]
-        cells = {**_plan_cells(row), "best_in": ", ".join(amounts)}
-        if amounts:
-            best_rows.append(cells)
-        else:
-            further_rows.append(cells)
-    rows = [*best_rows, *further_rows]
+    """Return the plans that no other beats in every amount."""
     clusters = {(row.device, row.device_count) for row in answer.rows}
     is_single_cluster = len(clusters) == 1  # the title has the only device
     heads = (
@@ -196,11 +190,24 @@ def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
     )
     counts = f"{answer.considered_count:,} splits, {answer.fitting_count:,} fit"
     title = f"Pareto front in {', '.join(AMOUNT_WORDS.values())}: {counts}"
-    footnotes = _describe_space(answer)
     has_table_of_counts = len(answer.by_device_count) > 1
     return Table(
-        heads, rows, title, footnotes, max_rows=MAX_UNBEATEN, is_detail=has_table_of_counts
+        heads,
+        _make_unbeaten_rows(answer),
+        title,
+        _describe_space(answer),
+        max_rows=MAX_UNBEATEN,
+        is_detail=has_table_of_counts,
     )
+
+
+def _make_unbeaten_rows(answer: PlanSearchAnswer) -> list[Mapping[str, Any]]:
+    """Return the unbeaten plans, first those with the lowest cost, time or another amount."""
+    rows: list[Mapping[str, Any]] = []
+    for row in answer.rows:
+        lowest_amounts = [AMOUNT_WORDS[best.name] for best in answer.best_by if best.row == row]
+        rows.append({**_plan_cells(row), "best_in": ", ".join(lowest_amounts)})
+    return sorted(rows, key=lambda cells: cells["best_in"] == "")
 
 
 def _describe_space(answer: PlanSearchAnswer) -> list[str]:

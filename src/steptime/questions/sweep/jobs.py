@@ -1,6 +1,7 @@
 """The questions about a submitted sweep: where its cells stand, their lost records, their end."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from steptime.core.answer import Answer, AnswerRow
@@ -26,6 +27,12 @@ from steptime.sweeps.cluster.status import CellState, Snapshot
 
 MAX_TABLE_ROWS = 20
 MAX_NOTE_CHARACTERS = 100  # of a note in a table
+JOB_COLUMNS = (
+    Column("job"),
+    Column("state"),
+    Column("text", "reason or node"),
+    Column("cells_left", "cells left"),
+)
 CELL_COLUMNS = (
     Column("status"),
     Column("cause"),
@@ -107,25 +114,22 @@ class StatusAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the tasks that wait or run, and the cells without a number."""
-        job_columns = (
-            Column("job"),
-            Column("state"),
-            Column("text", "reason or node"),
-            Column("cells_left", "cells left"),
-        )
         job_rows = [job.to_dict() for job in self.jobs]
-        differing = [
-            Column(name)
-            for name in EndedCell.__struct_fields__
-            if name not in NO_COLUMNS and column_differs(self.unsuccessful, name)
-        ]
-        cell_columns = (*CELL_COLUMNS, *differing, *NOTE_COLUMNS)
-        cell_rows = [cell.to_dict() | {"note": _shorten(cell.note)} for cell in self.unsuccessful]
-        tables = (
-            Table(job_columns, job_rows, max_rows=MAX_TABLE_ROWS),
-            Table(cell_columns, cell_rows, max_rows=MAX_TABLE_ROWS),
-        )
+        job_table = Table(JOB_COLUMNS, job_rows, max_rows=MAX_TABLE_ROWS)
+        tables = (job_table, _make_cell_table(self.unsuccessful))
         return [table for table in tables if table.rows]
+
+
+def _make_cell_table(cells: Sequence[EndedCell]) -> Table:
+    """Return the cells without a number, with a column of each setting in which they differ."""
+    differing = [
+        Column(name)
+        for name in EndedCell.__struct_fields__
+        if name not in NO_COLUMNS and column_differs(cells, name)
+    ]
+    columns = (*CELL_COLUMNS, *differing, *NOTE_COLUMNS)
+    rows = [cell.to_dict() | {"note": _shorten(cell.note)} for cell in cells]
+    return Table(columns, rows, max_rows=MAX_TABLE_ROWS)
 
 
 class CollectAnswer(Answer, frozen=True, kw_only=True):
@@ -170,19 +174,12 @@ def status(folder: kinds.Folder) -> StatusAnswer:
     """
     path = _submitted_folder(folder)
     snapshot = cluster.take_snapshot(path, print_note)
-    current_ids = submission.read_current_ids(path)
-    # The folder may hold cells of earlier submissions; None: nobody wrote down which are current.
-    current_cells = [
-        cell for cell in snapshot.states if current_ids is None or cell.trial.id in current_ids
-    ]
+    current_cells = _choose_current_cells(path, snapshot)
     ended = _ended_cells(current_cells)
     unsuccessful = tuple(cell for cell in ended if cell.status != "ok")
     count_by_state = Counter(cell.state for cell in current_cells)
     older_count = len(snapshot.states) - len(current_cells)
-    counts = ", ".join(
-        f"{count_by_state[state]} {state}" for state in cluster.STATES if count_by_state[state]
-    )
-    older_note = f"{older_count} more are of the experiment as it was before; they are not counted"
+    cell_counts = f"{len(current_cells)} cells: {_format_counts(count_by_state)}"
     return StatusAnswer(
         out=str(path),
         cells=len(current_cells),
@@ -196,9 +193,32 @@ def status(folder: kinds.Folder) -> StatusAnswer:
         cells_by_cause=count_causes(cell.cause for cell in unsuccessful),
         jobs=_live_tasks(snapshot),
         unsuccessful=unsuccessful,
-        headline=(f"{path}: {len(current_cells)} cells: {counts or 'none'}",),
-        notes=(older_note,) if older_count else (),
+        headline=(f"{path}: {cell_counts}",),
+        notes=_describe_older_cells(older_count),
     )
+
+
+def _choose_current_cells(folder: Path, snapshot: Snapshot) -> list[CellState]:
+    """Return the cells of the latest submission; the folder may hold those of earlier ones."""
+    current_ids = submission.read_current_ids(folder)
+    if current_ids is None:  # nobody wrote down which cells are current
+        return list(snapshot.states)
+    return [cell for cell in snapshot.states if cell.trial.id in current_ids]
+
+
+def _format_counts(count_by_state: Mapping[str, int]) -> str:
+    """Return the cells in each state: `3 queued, 2 running`; `none` without any."""
+    counts = [
+        f"{count_by_state[state]} {state}" for state in cluster.STATES if count_by_state[state]
+    ]
+    return ", ".join(counts) or "none"
+
+
+def _describe_older_cells(older_count: int) -> tuple[str, ...]:
+    """Return the note on cells that the latest submission no longer holds."""
+    if not older_count:
+        return ()
+    return (f"{older_count} more are of the experiment as it was before; they are not counted",)
 
 
 def collect(folder: kinds.Folder) -> CollectAnswer:
@@ -253,21 +273,19 @@ def _submitted_folder(folder: kinds.Folder) -> Path:
 
 def _ended_cells(states: list[CellState]) -> list[EndedCell]:
     """Return the cells whose measurement is over, with what became of them."""
-    lost_cells = [cell for cell in states if cell.state == "failed" and cell.record is None]
+    ended_cells = [cell for cell in states if cell.state in {"finished", "failed"}]
+    lost_cells = [cell for cell in ended_cells if cell.state == "failed" and cell.record is None]
     failure_by_trial = cluster.explain_lost(lost_cells)
     rows = []
-    for cell in states:
-        is_ended = cell.state in {"finished", "failed"}
-        if not is_ended:
-            continue
-        end = cell.record or failure_by_trial[cell.trial.id]
+    for cell in ended_cells:
+        outcome = cell.record or failure_by_trial[cell.trial.id]
         row = make_cell_row(
             cell.trial,
             EndedCell,
-            status=end.status,
-            cause=end.cause,
-            note=end.note,
-            retried_by=retry_of(end.status, end.cause),
+            status=outcome.status,
+            cause=outcome.cause,
+            note=outcome.note,
+            retried_by=retry_of(outcome.status, outcome.cause),
         )
         rows.append(row)
     return rows

@@ -237,24 +237,7 @@ def _step_traffic_speedup(classes: Sequence[OpClass]) -> float | None:
 
 def describe_summary(summary: Summary) -> list[str]:
     """Describe the summary: `At the same batch steps are 1.5 times as fast (...)`."""
-    lines = []
-    if summary.speedup:
-        op_speedups = (
-            ("compute", summary.compute_bound_speedup),
-            ("memory", summary.memory_bound_speedup),
-            ("host", summary.host_bound_speedup),
-        )
-        ops = ", ".join(f"{name}-bound {value:.3g}x" for name, value in op_speedups if value)
-        spread = (
-            f"(geometric mean of {format_count(summary.network_count, 'network')}; "
-            f"{summary.min_speedup or 0:.3g} to {summary.max_speedup or 0:.3g})"
-        )
-        bounds = ", ".join(f"{row.bound} {row.network_count}" for row in summary.bounds)
-        lines = [
-            f"At the same batch steps are {summary.speedup:.3g} times as fast {spread}.",
-            f"Ops, by what binds them before the change: {ops}.",
-            f"Networks, by what most of their step waits for: {bounds}.",
-        ]
+    lines = _describe_unchanged_batch(summary, summary.speedup) if summary.speedup else []
     if summary.larger_batch_count:
         lines.append(_describe_larger_batch(summary))
     fitting = (
@@ -265,6 +248,28 @@ def describe_summary(summary: Summary) -> list[str]:
         f"{count} networks fit only {moment} the change." for count, moment in fitting if count
     ]
     return lines
+
+
+def _describe_unchanged_batch(summary: Summary, mean_speedup: float) -> list[str]:
+    """Describe the speed-ups at the same batch: of steps, of their ops, and what steps wait for."""
+    speedup_by_bound = {
+        "compute": summary.compute_bound_speedup,
+        "memory": summary.memory_bound_speedup,
+        "host": summary.host_bound_speedup,
+    }
+    ops = ", ".join(
+        f"{bound}-bound {gain:.3g}x" for bound, gain in speedup_by_bound.items() if gain
+    )
+    spread = (
+        f"(geometric mean of {format_count(summary.network_count, 'network')}; "
+        f"{summary.min_speedup or 0:.3g} to {summary.max_speedup or 0:.3g})"
+    )
+    network_counts = ", ".join(f"{row.bound} {row.network_count}" for row in summary.bounds)
+    return [
+        f"At the same batch steps are {mean_speedup:.3g} times as fast {spread}.",
+        f"Ops, by what binds them before the change: {ops}.",
+        f"Networks, by what most of their step waits for: {network_counts}.",
+    ]
 
 
 def _describe_larger_batch(summary: Summary) -> str:
@@ -301,22 +306,29 @@ def try_devices(
     devices = []
     capped: set[str] = set()  # networks that fit with the largest batch that is tried
     for changes in track_progress(list(combinations), "changed devices"):
-        rows = []
-        for case in cases:
-            changed_device = change_device(case.model.device, changes)
-            row, _grown_path = predict_network(case, case.model.with_device(changed_device))
-            rows.append(row)
+        rows = [_predict_changed_network(case, changes) for case in cases]
         capped.update(row.model for row in rows if row.is_capped)
-        fitting = [row for row in rows if row.status == "ok"]
-        device = ChangedDevice(
-            changes={change.key: change.value for change in changes},
-            speedup=geometric_mean([row.speedup or 0.0 for row in fitting]),
-            grown_speedup=geometric_mean([row.grown_speedup or 0.0 for row in fitting]),
-            network_count=len(fitting),
-            newly_fitting_count=sum(row.status == "new" for row in rows),
-        )
-        devices.append(device)
+        devices.append(_summarise_device(changes, rows))
     return TriedDevices(tuple(devices), frozenset(capped))
+
+
+def _predict_changed_network(case: NetworkCase, changes: Sequence[Change]) -> NetworkRow:
+    """Return a network before and after changes of its device."""
+    changed_device = change_device(case.model.device, changes)
+    row, _grown_path = predict_network(case, case.model.with_device(changed_device))
+    return row
+
+
+def _summarise_device(changes: Sequence[Change], rows: Sequence[NetworkRow]) -> ChangedDevice:
+    """Return the mean speed-ups of the networks that fit both before and after the changes."""
+    fitting_rows = [row for row in rows if row.status == "ok"]
+    return ChangedDevice(
+        changes={change.key: change.value for change in changes},
+        speedup=geometric_mean([row.speedup or 0.0 for row in fitting_rows]),
+        grown_speedup=geometric_mean([row.grown_speedup or 0.0 for row in fitting_rows]),
+        network_count=len(fitting_rows),
+        newly_fitting_count=sum(row.status == "new" for row in rows),
+    )
 
 
 def describe_fastest(devices: Sequence[ChangedDevice]) -> list[str]:

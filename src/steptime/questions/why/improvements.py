@@ -121,24 +121,34 @@ def _changed_batch(setup: Setup) -> Iterator[tuple[str, Setup]]:
 
 def _changed_software(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield the step in a shorter type, in TF32, and compiled."""
+    yield from _shorten_dtype(setup)
     method_options = setup.model.method.options
-    workload = setup.workload
-    dtype = workload.dtype
-    peaks = setup.device.datasheet.peak_flop_per_s
-    half_dtype = next((name for name in HALVES if name in peaks), None)
-    is_full_precision = dtype in ("float32", "float64")
-    if is_full_precision and half_dtype is not None:
-        shorter_dtype = f"{half_dtype}-mixed" if workload.phase == "train" else half_dtype
-        yield f"dtype {shorter_dtype}", replace(setup, workload=workload.with_dtype(shorter_dtype))
-    has_tf32 = "tf32" in peaks and "tf32" in method_options
-    if dtype == "float32" and has_tf32:
+    has_tf32 = "tf32" in setup.device.datasheet.peak_flop_per_s and "tf32" in method_options
+    if setup.workload.dtype == "float32" and has_tf32:
         yield "TF32 for float32", setup.with_options(tf32="yes")
     stack = setup.model.stack
     is_eager_torch = stack.name.startswith("torch") and not stack.compile
     if "stack" in method_options and is_eager_torch:
-        options = dict(setup.options)
-        options.pop("channels_last", None)  # the compiler decides the layout of images itself
-        options["stack"] = "torch-compile"
-        yield "compiled (torch.compile)", replace(setup, options=options)
+        yield "compiled (torch.compile)", _compile_with_torch(setup)
     elif "fuse" in method_options and "fuse" not in setup.options:
         yield "fused elementwise ops", setup.with_options(fuse="yes")
+
+
+def _shorten_dtype(setup: Setup) -> Iterator[tuple[str, Setup]]:
+    """Yield a step of float32 or float64 in a type of 16 bits, if the device has one."""
+    workload = setup.workload
+    peaks = setup.device.datasheet.peak_flop_per_s
+    half_dtype = next((name for name in HALVES if name in peaks), None)
+    is_full_precision = workload.dtype in ("float32", "float64")
+    if is_full_precision and half_dtype is not None:
+        # Training keeps its weights in float32.
+        shorter_dtype = f"{half_dtype}-mixed" if workload.phase == "train" else half_dtype
+        yield f"dtype {shorter_dtype}", replace(setup, workload=workload.with_dtype(shorter_dtype))
+
+
+def _compile_with_torch(setup: Setup) -> Setup:
+    """Return the step run by torch.compile, which decides the layout of images itself."""
+    uncompiled_options = {
+        name: text for name, text in setup.options.items() if name != "channels_last"
+    }
+    return replace(setup, options={**uncompiled_options, "stack": "torch-compile"})

@@ -80,27 +80,30 @@ def _split_speed(value: float | str) -> tuple[float, str]:
     """Return the number of a speed and its unit: one of time, or a word of `MeasuredSpeed`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value), "s"
-    text = str(value).strip().lower()
-    match = _SPEED.fullmatch(text)
+    match = _SPEED.fullmatch(str(value).strip().lower())
     if match is None:
         raise InputError(f"{OPTION} {shorten(value)}: is no speed; write {FORMS}")
     mfu_prefix, number_text, unit_text = match.groups()
     number = float(number_text.replace(",", ""))
-    words = _PER.sub("/", unit_text.strip())
-    is_mfu = mfu_prefix or words.startswith("%") or words == "mfu"
+    unit_words = _PER.sub("/", unit_text.strip())  # `tokens per s` is `tokens/s`
+    is_mfu = mfu_prefix or unit_words.startswith("%") or unit_words == "mfu"
     if is_mfu:
-        return _read_mfu(value, number, words)
-    time_unit = _find_time_unit(words)
+        return _read_mfu(value, number, unit_words)
+    time_unit = _find_time_unit(unit_words)
     if time_unit:
         return number, time_unit
-    # In `1.2k tokens/s` the first letter scales the number; in `ms/it` it belongs to the unit.
-    first_letter = words[:1]
-    further_words = words[1:].strip()
-    further_noun = further_words.partition("/")[0].rstrip("s")
-    is_scale = first_letter in SCALES and further_noun in EXAMPLES | TOKENS
-    if is_scale:
-        return _read_rate(value, number * SCALES[first_letter], further_words)
-    return _read_rate(value, number, words)
+    scale, rate_words = _split_scale(unit_words)
+    return _read_rate(value, number * scale, rate_words)
+
+
+def _split_scale(unit_words: str) -> tuple[float, str]:
+    """Return the factor that a unit begins with, and the rest: `k tokens/s` is 1,000 tokens/s."""
+    first_letter = unit_words[:1]
+    rate_words = unit_words[1:].strip()
+    counted_noun = rate_words.partition("/")[0].rstrip("s")
+    # The first letter of `ms/it` belongs to the unit: no noun that is counted follows it.
+    is_scale = first_letter in SCALES and counted_noun in EXAMPLES | TOKENS
+    return (SCALES[first_letter], rate_words) if is_scale else (1.0, unit_words)
 
 
 def _find_time_unit(word: str) -> str:
@@ -111,21 +114,25 @@ def _find_time_unit(word: str) -> str:
 def _read_rate(value: float | str, number: float, words: str) -> tuple[float, str]:
     """Return a throughput's number, and what it counts in a second."""
     numerator, _, denominator = words.partition("/")
-    if _find_time_unit(denominator) == "s":
-        singular = numerator.removesuffix("s")
-        for nouns, unit in (
-            (EXAMPLES, "examples"),
-            (TOKENS, "tokens"),
-            (ITERATIONS, "iterations"),
-        ):
-            if singular in nouns:
-                return number, unit
+    counted_unit = _find_counted_unit(numerator)
+    if counted_unit and _find_time_unit(denominator) == "s":
+        return number, counted_unit
     is_per_iteration = denominator.removesuffix("s") in ITERATIONS
     time_unit = _find_time_unit(numerator)
     if time_unit and is_per_iteration:
         return number * SECONDS_OF_UNIT[time_unit], "s/iterations"
     hint = f"unknown unit {shorten(words)}; write" if words else "say its unit:"
     raise InputError(f"{OPTION} {shorten(value)}: {hint} {FORMS}")
+
+
+def _find_counted_unit(noun: str) -> str:
+    """Return the unit that a throughput counts, "" for an unknown noun: `imgs` are `examples`."""
+    singular = noun.removesuffix("s")
+    if singular in EXAMPLES:
+        return "examples"
+    if singular in TOKENS:
+        return "tokens"
+    return "iterations" if singular in ITERATIONS else ""
 
 
 def _read_mfu(value: float | str, number: float, words: str) -> tuple[float, str]:

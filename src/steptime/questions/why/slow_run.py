@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from steptime.core.units import format_percent, format_seconds
+from steptime.questions.bound import CriticalPath
 from steptime.questions.why.answer import Evidence, Shares, WhyAnswer
 from steptime.questions.why.causes import LikelyCause, SlowRun, order_causes
 from steptime.questions.why.diagnose import add_improvements, make_answer
@@ -41,10 +42,7 @@ def diagnose_speed(
     # The model explains time up to the upper end of its interval, and no time above it.
     predicted_high_s = predicted.step_s if predicted.high_s is None else predicted.high_s
     explained_s = min(speed.step_s, predicted_high_s)
-    share_by_bound = {
-        bound: share * explained_s / speed.step_s for bound, share in predicted.shares.items()
-    }
-    shares = Shares(**share_by_bound, unexplained=1 - explained_s / speed.step_s)
+    shares = _share_out(predicted, explained_s, speed.step_s)
     evidence = _compare(setup, speed.step_s)
     answer = make_answer(setup, "measured", speed.step_s, shares, setup.replicas, evidence)
     run = SlowRun(setup, speed, frozenset(user_options), busy)
@@ -55,6 +53,14 @@ def diagnose_speed(
         headline = (*answer.headline, _describe_causes(answer, causes))
         answer = msgspec.structs.replace(answer, causes=causes, headline=headline)
     return add_improvements(answer, _explained_setup(setup, explained_s, speed.step_s))
+
+
+def _share_out(predicted: CriticalPath, explained_s: float, step_s: float) -> Shares:
+    """Return the shares of a measured step, whose explained part divides as the predicted step."""
+    share_by_bound = {
+        bound: share * explained_s / step_s for bound, share in predicted.shares.items()
+    }
+    return Shares(**share_by_bound, unexplained=1 - explained_s / step_s)
 
 
 def _explained_setup(setup: Setup, explained_s: float, step_s: float) -> Setup:
@@ -70,10 +76,6 @@ def _explained_setup(setup: Setup, explained_s: float, step_s: float) -> Setup:
 def _compare(setup: Setup, step_s: float) -> Evidence:
     """Return the numbers of the measured step, and of the prediction beside it."""
     predicted = setup.path
-    # None: the method gives no interval, so nothing can lie within it.
-    is_within_predicted = None
-    if predicted.low_s is not None and predicted.high_s is not None:
-        is_within_predicted = predicted.low_s <= step_s <= predicted.high_s
     peaks = setup.model.effective_device.datasheet.peak_flop_per_s
     # The effective device lists the peak of the step's own data type first.
     dtype_peak_flop_per_s = next(iter(peaks.values()))
@@ -82,7 +84,7 @@ def _compare(setup: Setup, step_s: float) -> Evidence:
         stack=setup.model.stack.name,
         predicted_s=predicted.step_s,
         ratio=step_s / predicted.step_s if predicted.step_s else None,
-        is_within_interval=is_within_predicted,
+        is_within_interval=_is_within_interval(predicted, step_s),
         # A stated speed says nothing of waits, samples or their interval.
         input_share=None,
         communication_s=None,
@@ -92,6 +94,13 @@ def _compare(setup: Setup, step_s: float) -> Evidence:
         high_s=None,
         peak_share=achieved_flop_per_s / dtype_peak_flop_per_s,
     )
+
+
+def _is_within_interval(predicted: CriticalPath, step_s: float) -> bool | None:
+    """Return whether a step lies in its predicted interval; None of a method without intervals."""
+    if predicted.low_s is None or predicted.high_s is None:
+        return None
+    return predicted.low_s <= step_s <= predicted.high_s
 
 
 def _describe_causes(answer: WhyAnswer, causes: tuple[LikelyCause, ...]) -> str:
