@@ -12,6 +12,7 @@ from steptime.measure.backends.native.model_inputs import (  # noqa: E402
     complete_inputs,
     list_rare_image_specs,
     list_signal_specs,
+    propose_model_inputs,
 )
 
 
@@ -62,3 +63,13 @@ def test_a_coder_of_sound_takes_the_channels_of_its_first_layer():
     layers = (torch.nn.Conv1d(5, 4, 3), torch.nn.Conv1d(4, 2, 3))
     assert list_signal_specs(torch.nn.Sequential(*layers), 2) == [((2, 5, 16_000), "float32")]
     assert list_signal_specs(torch.nn.Linear(2, 2), 2) == []
+
+
+def test_a_model_of_decisions_reads_states_actions_returns_and_times():
+    config = SimpleNamespace(state_dim=17, act_dim=6)
+    sizes = [
+        {name: shape for name, (shape, _) in inputs.items()}
+        for inputs in propose_model_inputs("states", config, 2)
+    ]
+    trajectory = {"states": (2, 128, 17), "actions": (2, 128, 6), "returns_to_go": (2, 128, 1)}
+    assert {**trajectory, "timesteps": (2, 128)} in sizes

@@ -168,7 +168,7 @@ class SumParts(NamedTuple):
 
     def to_prices(self) -> Prices:
         """Return the sums with their bounds."""
-        # Common and independent errors are added as squares. Without independent ones the bounds are
+        # Common and independent errors add up as squares. Without independent ones the bounds are
         # the sums of the kernels' bounds; likewise where a kernel has none (NaN, which is not > 0).
         has_independent_errors = self.squares_below + self.squares_above > 0
         below = np.sqrt(self.shared_below**2 + self.squares_below)

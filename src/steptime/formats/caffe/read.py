@@ -166,7 +166,7 @@ def _add_modelled_tops(graph: CaffeGraph, layer: CaffeLayer, x: str, is_end: boo
     # a file for inference ends with a Softmax: its training is that of a classifier
     if layer.type == "Softmax" and is_end and graph.b.training:
         return (_add_cross_entropy(graph, layer, x),)
-    # A layer of unknown type passes on its first bottom alone (--allow-unknown): further ones, which
+    # A layer of unknown type passes on its first bottom (--allow-unknown): further ones, which
     # nothing would read, must not become inputs of the graph.
     is_known_type = layer.type in TYPES
     further_bottoms = layer.bottoms[1:] if is_known_type else ()

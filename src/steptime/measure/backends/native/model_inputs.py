@@ -166,6 +166,7 @@ def _additions(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
     yield {"bbox": ((*token_shape, BOX), "int64")}
     yield {"decoder_input_values": ((batch, TARGET_TOKENS, MEL_BINS), "float32")}
     yield {"attention_mask": tokens, **_decoder_tokens(batch)}
+    yield from _trajectories(config, batch)
     length = find_setting(config, "context_length", "prediction_length")
     if isinstance(length, int):
         # A forecast reads `length` values, and earlier ones as far back as the longest lag.
@@ -180,6 +181,17 @@ def _additions(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
             "future_time_features": ((batch, future, features), "float32"),
         }
         yield {"past_observed_mask": ((batch, times), "bool")}
+
+
+def _trajectories(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
+    """Yield what a model of decisions reads beside its states, if the configuration is of one."""
+    action_width = find_setting(config, "act_dim")
+    if isinstance(action_width, int):
+        yield {
+            "actions": ((batch, TOKENS, action_width), "float32"),
+            "returns_to_go": ((batch, TOKENS, 1), "float32"),
+            "timesteps": ((batch, TOKENS), "int64"),
+        }
 
 
 def _main_specs(main: str, config: Any, batch: int) -> Iterator[Spec]:
@@ -197,6 +209,9 @@ def _main_specs(main: str, config: Any, batch: int) -> Iterator[Spec]:
         yield (batch, 1, SAMPLES), "float32"
         yield from _feature_specs(config, batch)
         yield (batch, TOKENS), "int64"
+    elif main == "states":
+        width = find_setting(config, "state_dim") or DEFAULT_WIDTH
+        yield (batch, TOKENS, width), "float32"
     elif main == "past_values":
         yield from _series_specs(config, batch)
     elif main == "flattened_patches":  # each with its row and its column in front
