@@ -168,8 +168,8 @@ def _add_modelled_tops(graph: CaffeGraph, layer: CaffeLayer, x: str, is_end: boo
         return (_add_cross_entropy(graph, layer, x),)
     # A layer of unknown type passes on its first bottom (--allow-unknown): further ones, which
     # nothing would read, must not become inputs of the graph.
-    is_known_type = layer.type in TYPES
-    further_bottoms = layer.bottoms[1:] if is_known_type else ()
+    can_add = layer.type in TYPES
+    further_bottoms = layer.bottoms[1:] if can_add else ()
     inputs = (x, *map(graph.blob_tensor, further_bottoms))
     return add_layer(graph, layer, inputs)
 

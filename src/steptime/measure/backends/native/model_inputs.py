@@ -184,7 +184,7 @@ def _additions(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
 
 
 def _trajectories(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
-    """Yield what a model of decisions reads beside its states, if the configuration is of one."""
+    """Yield actions, returns and times of a model of decisions, if the configuration is of one."""
     action_width = find_setting(config, "act_dim")
     if isinstance(action_width, int):
         yield {
