@@ -81,6 +81,7 @@ def _nest_chain(
             (head,) = heads  # without a fork there is exactly one
             items.append(head)
             children = [*edges.children[head]]
+            # Of a layer with several parents, which waits for all of them, one was passed.
             joins.pass_parent({name: 1 for name in children if edges.parent_counts[name] > 1})
         # layers of one parent continue at once; layers that are ready wait until these end
         only_children = [name for name in children if edges.parent_counts[name] == 1]

@@ -73,6 +73,7 @@ def nemotron_h(config: Config) -> Settings:
         max_position_embeddings=4096,
     )
     config.rename(attention_head_dim="head_dim", mlp_hidden_act="hidden_act")
+    # A default of its own only now, where the field stands under neither name.
     config.fill_defaults(hidden_act="relu2")
     kinds = _list_nemotron_kinds(config)
     config.fill_defaults(num_hidden_layers=len(kinds))

@@ -225,7 +225,7 @@ class Program:
         if "checkpoint" in wrapper:
             inner_nodes = self.nodes[first_inner_node:]
             names = frozenset(name for node in inner_nodes for name in node.outputs)
-            # not `to_end`: the backward pass repeats the ops up to the last one that it needs
+            # The backward pass repeats the ops up to the last one that it needs, not all of them.
             self.checkpoints.append(CheckpointedTensors(names, to_end=False))
 
     def _add_inner_graph(

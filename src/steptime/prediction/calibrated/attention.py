@@ -63,7 +63,8 @@ def _flash_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     # values backward, `[keys x width x queries]`. Thread blocks divide its rows in both.
     batch, rows, columns, contraction = kernels.products[0]
     width = columns if is_backward else contraction
-    # Such devices reach another share, since the kernels were written for earlier ones.
+    # Devices of later architectures, and those of AMD, reach another share of the peak: the kernels
+    # were written for neither.
     has_untuned_kernels = has_trait(device, "copied_tensors") or has_trait(device, "amd")
     share = constants["attention.share_new" if has_untuned_kernels else "attention.share"]
     if is_backward:

@@ -115,6 +115,8 @@ def reader_of(name: str, command_keys: Mapping[str, str] | None = None) -> Any:
     """Return the reader of a format; `command_keys` complete a mapping."""
     if READERS[name] != MAPPING:
         return importlib.import_module(READERS[name])
+    # The other formats are tables whose mapping of columns is a file; keys that a command names
+    # are added to it, else one reader serves all calls.
     if not command_keys:
         return _shipped_reader(name)
     from steptime.records.readers.mapping import read_shipped_mapping

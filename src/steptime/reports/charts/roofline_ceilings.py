@@ -101,7 +101,7 @@ def _plateaus(
             yield {
                 "platform": platform,
                 "from": max(ends.left, ridge),
-                "roof": peak,
+                "roof": peak,  # at both ends of the line: it is level
                 "to": ends.right,
                 "top": peak,
                 "peak": f"{prefix}{_describe_units(group)} {format_si(peak, 'FLOP/s', 3)}",

@@ -89,8 +89,10 @@ def send(request: SweepRequest, warn: Warn) -> SubmissionAnswer:
         # First of all: where nobody answers, nothing is written.
         max_tasks = _read_max_tasks(request)
         snapshot = take_snapshot(out, warn)
+        # Arrays of which Slurm has no job are forbidden to begin, since their cells are sent again
+        # now; those whose job came in the meantime may begin after all.
         if _withdraw_arrays(snapshot):
-            snapshot = take_snapshot(out, warn)  # a job that came in the meantime is seen now
+            snapshot = take_snapshot(out, warn)
             _restore_live_arrays(snapshot)
         collected = collect(out, warn, snapshot)
         records = (*snapshot.records, *collected)
