@@ -928,7 +928,6 @@ def architecture():
     return runpy.run_path(str(ROOT / "scripts/draw-architecture"))
 
 
-@pytest.mark.slow
 def test_a_class_has_a_name_and_a_meaning_of_its_own(architecture):
     classes = architecture["classes"]()
     count = Counter(name for name, *_ in classes)

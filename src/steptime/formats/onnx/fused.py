@@ -60,7 +60,7 @@ def _with_head_axis(walk: OnnxWalk, x: Value, heads: int) -> str:
     return walk.lower(split_heads, x, heads)
 
 
-class _AttentionInputs(NamedTuple):
+class _InputIndices(NamedTuple):
     """The indices of an operator's optional inputs after q, k, v; None where it has none."""
 
     bias: int | None = None
@@ -74,9 +74,9 @@ class _AttentionInputs(NamedTuple):
 
 
 _ATTENTION_INPUTS = {
-    "Attention": _AttentionInputs(mask=0, past_keys=1),
-    "com.microsoft.MultiHeadAttention": _AttentionInputs(bias=0, mask=2, past_keys=3),
-    "com.microsoft.GroupQueryAttention": _AttentionInputs(past_keys=0),
+    "Attention": _InputIndices(mask=0, past_keys=1),
+    "com.microsoft.MultiHeadAttention": _InputIndices(bias=0, mask=2, past_keys=3),
+    "com.microsoft.GroupQueryAttention": _InputIndices(past_keys=0),
 }
 
 
@@ -88,7 +88,7 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
     lacks_head_axis = len(walk.shape(q)) == 3
     heads = walk.attr("q_num_heads", 0) or walk.attr("num_heads", 0)
     kv_heads = walk.attr("kv_num_heads", 0) or heads
-    indices = _ATTENTION_INPUTS.get(walk.node.op, _AttentionInputs())
+    indices = _ATTENTION_INPUTS.get(walk.node.op, _InputIndices())
     bias = _optional_input(optional, indices.bias)
     if bias is not None:
         q, k, v = _add_packed_bias(walk, (q, k, v), bias)

@@ -112,7 +112,7 @@ def _make_record(log: Log, name: FileName) -> Record:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _LoggedJob:
     """The facts of a job that its log and the name of the log say together.
 
     Attributes:
@@ -139,14 +139,14 @@ class _Job:
         return self.devices_used.kind == "gpu"
 
 
-def _describe_job(log: Log, name: FileName) -> _Job:
+def _describe_job(log: Log, name: FileName) -> _LoggedJob:
     """Return the facts of a job, each from the log where it says it, else from the name."""
     mode = log["mode"] or name.mode or "single"
     devices_used = _find_devices(log, name)
     # GPUs that computed count, not those that the job was given.
     device_count = log["gpus_used"] or devices_used.devices or 1
     batch, batch_source = _find_batch(log, name)
-    return _Job(
+    return _LoggedJob(
         mode=mode,
         staging=log["staging"] or name.staging or "scratch",
         devices_used=devices_used,
@@ -157,7 +157,7 @@ def _describe_job(log: Log, name: FileName) -> _Job:
     )
 
 
-def _list_options(log: Log, job: _Job) -> JsonObject:
+def _list_options(log: Log, job: _LoggedJob) -> JsonObject:
     """Return the options of the method: the devices, the staging and the program."""
     devices_used = job.devices_used
     gpu = log["gpu_type"] or devices_used.type
@@ -191,7 +191,7 @@ def _find_outcome(log: Log, has_result: bool) -> tuple[str, str]:
     return status, "+".join(causes)
 
 
-def _describe_environment(log: Log, job: _Job) -> JsonObject:
+def _describe_environment(log: Log, job: _LoggedJob) -> JsonObject:
     """Return the facts of a log about its job and its devices, in the order of `ENVIRONMENT`."""
     devices_used = job.devices_used
     facts = {
@@ -216,7 +216,7 @@ def _describe_environment(log: Log, job: _Job) -> JsonObject:
     return {name: facts[name] for name in ENVIRONMENT}
 
 
-def _describe_doubts(log: Log, job: _Job) -> list[str]:
+def _describe_doubts(log: Log, job: _LoggedJob) -> list[str]:
     """Return remarks on numbers that may be wrong."""
     notes = []
     if job.has_result and log["causes"]:

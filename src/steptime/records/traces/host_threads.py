@@ -38,7 +38,7 @@ class Work(NamedTuple):
     launch_us: float | None = None
 
 
-class Launch(NamedTuple):
+class LaunchEvent(NamedTuple):
     """The moment at which an event begins, and its context."""
 
     start: float
@@ -58,8 +58,8 @@ class HostThreads:
 
     work_by_thread: dict[tuple[str, str], list[Work]] = field(default_factory=dict)
     marks_by_thread: dict[tuple[str, str], list[TraceSpan]] = field(default_factory=dict)
-    launch_by_correlation: dict[int, Launch] = field(default_factory=dict)
-    maker_by_sequence: dict[int, Launch] = field(default_factory=dict)
+    launch_by_correlation: dict[int, LaunchEvent] = field(default_factory=dict)
+    maker_by_sequence: dict[int, LaunchEvent] = field(default_factory=dict)
 
 
 def scan_host(events: Sequence[Slice]) -> HostThreads:
@@ -100,13 +100,13 @@ def _scan_thread(events: Sequence[Slice], host: HostThreads) -> Iterator[Work]:
 def _note_launch(event: Slice, context: Context, host: HostThreads) -> None:
     """Add an event to `host` if it launches a kernel, and if it makes an autograd node."""
     if event.correlation is not None and event.category in LAUNCH_CATEGORIES:
-        host.launch_by_correlation[event.correlation] = Launch(event.start, context)
+        host.launch_by_correlation[event.correlation] = LaunchEvent(event.start, context)
     is_forward_op = context.pass_ == FORWARD and context.op
     if is_forward_op and event.sequence is not None:
         maker = host.maker_by_sequence.get(event.sequence)
         # Several forward ops carry the number of an autograd node; the last of them made it.
         if maker is None or maker.start <= event.start:
-            host.maker_by_sequence[event.sequence] = Launch(event.start, context)
+            host.maker_by_sequence[event.sequence] = LaunchEvent(event.start, context)
 
 
 def _enter_event(event: Slice, outer: Context, sequence: int | None) -> Context:

@@ -23,7 +23,7 @@ from steptime.records.traces.host_threads import (
     BACKWARD,
     Context,
     HostThreads,
-    Launch,
+    LaunchEvent,
     Work,
     scan_host,
 )
@@ -284,7 +284,7 @@ def _divide_by_step(
                 yield piece, step_index, length_us * US
 
 
-def _make_kernel_work(kernel: Slice, launches: Mapping[int, Launch]) -> Work:
+def _make_kernel_work(kernel: Slice, launches: Mapping[int, LaunchEvent]) -> Work:
     """Return a kernel with the context of its launch; without one its own name is the op."""
     launch = None if kernel.correlation is None else launches.get(kernel.correlation)
     context = Context() if launch is None else launch.context
@@ -294,7 +294,7 @@ def _make_kernel_work(kernel: Slice, launches: Mapping[int, Launch]) -> Work:
     return Work(kernel.start, kernel.end, context, launch_us)
 
 
-def _find_part(context: Context, makers: Mapping[int, Launch]) -> TracePart:
+def _find_part(context: Context, makers: Mapping[int, LaunchEvent]) -> TracePart:
     """Return the owner of a piece of work: in the backward pass the op that made the node."""
     # A backward op without an annotation belongs to the forward op that made its autograd node.
     has_direct_owner = context.pass_ != BACKWARD or context.scope
