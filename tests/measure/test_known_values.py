@@ -87,6 +87,8 @@ class LoopsOverChosen(nn.Module):
         result = torch.zeros_like(x)
         for expert in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
             _, tokens = torch.where(mask[expert].squeeze(0))
+            if tokens.numel() == 0:
+                continue
             result.index_add_(0, tokens, self.experts[expert](x[tokens]))
         return result
 
@@ -130,6 +132,31 @@ def test_a_tower_is_given_the_grids_of_images_of_one_size(tmp_path):
     patches, grids = torch.zeros(2 * 64, 3 * 14 * 14), torch.tensor([[1, 8, 8]] * 2)
     assert count_products(graph) == count_by_torch(model, patches, grids)
     assert any("grid_thw is taken to be 1x8x8" in remark for remark in graph.remarks)
+
+
+class MergesPatches(ReadsGrid):
+    """A tower that is also told how many patches of each image are merged along a side."""
+
+    def forward(self, pixel_values, grid_thw, merge_sizes):
+        features, _ = super().forward(pixel_values, grid_thw)
+        parts = torch.split(features[0], grid_thw.prod(dim=1).tolist())
+        images = [
+            part.view(t, h // merge, merge, w // merge, merge, -1).mean((2, 4))
+            for part, (t, h, w), merge in zip(parts, grid_thw, merge_sizes, strict=True)
+        ]
+        return torch.cat(images)
+
+
+def test_a_tower_is_given_a_number_of_merged_patches_for_each_image(tmp_path):
+    config = SimpleNamespace(patch_size=14, image_size=112, spatial_merge_size=2)
+    form, inputs = next(propose_packed_models(MergesPatches(), "pixel_values", config, 2))
+    assert runs_with(form, inputs)
+    graph = build_exported(form, inputs, tmp_path / "net.pt2", 2)
+    patches, grids = torch.zeros(2 * 64, 3 * 14 * 14), torch.tensor([[1, 8, 8]] * 2)
+    assert count_products(graph) == count_by_torch(
+        MergesPatches(), patches, grids, torch.tensor([2, 2])
+    )
+    assert any("merge_sizes is taken to be 2 of" in remark for remark in graph.remarks)
 
 
 def test_a_model_without_grids_is_given_none():

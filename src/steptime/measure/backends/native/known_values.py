@@ -14,7 +14,8 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, _check, nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter
@@ -34,6 +35,7 @@ INPUTS_NOTE = (
 _MODULES_WITH_VALUES: WeakSet[nn.Module] = WeakSet()  # those that compute with values now
 _FACTORIES = (torch.tensor, torch.as_tensor, torch.arange)
 _POSITIONS_OF_NONZERO = (torch.nonzero, Tensor.nonzero)
+_CHOICES_OF_ROWS = (*_POSITIONS_OF_NONZERO, torch.argwhere, torch.where)
 _SIZE_METHODS = (  # methods of tensors whose further arguments are sizes
     *("view", "reshape", "expand", "repeat", "narrow", "split", "unflatten", "select"),
     *("new_zeros", "new_ones", "new_full", "new_empty"),
@@ -165,6 +167,8 @@ class KnownValues(TorchFunctionMode):
                 self._note(INPUTS_NOTE)
             return number
         result = func(*args, **kwargs)
+        if func in _CHOICES_OF_ROWS:
+            _assume_rows(result)
         self._stand_ins.follow(func, args, kwargs, result)
         return result
 
@@ -189,6 +193,17 @@ class KnownValues(TorchFunctionMode):
         with _disable_current_modes():
             positions = torch.arange(length)
             return (positions,) if as_tuple else positions.unsqueeze(1)
+
+
+def _assume_rows(result: Any) -> None:
+    """Take it that values choose a row, where code asks whether they choose any.
+
+    How many rows they choose stays open.
+    """
+    for tensor in tree_iter(result):
+        is_open = isinstance(tensor, Tensor) and tensor.dim() > 0
+        if is_open and free_unbacked_symbols(tensor.shape[0]):
+            _check(tensor.shape[0] != 0)
 
 
 @contextlib.contextmanager

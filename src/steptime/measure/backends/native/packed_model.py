@@ -14,6 +14,7 @@ from steptime.measure.backends.native.model_inputs import CHANNELS, find_setting
 
 IMAGE_SIDE, PATCH_SIDE = 448, 14  # pixels of an image and a patch, where a configuration says none
 GRID_ENDINGS = ("grid_thw", "grid_hw", "spatial_shapes", "target_sizes")  # of names of arguments
+MERGE_ENDING = "merge_sizes"  # of an argument that says how patches of each image are merged
 MASK_ENDING = "mask"
 TIME_AXIS_ENDING = "thw"  # of a grid that has the number of frames first
 
@@ -35,6 +36,9 @@ LEADING_AXIS_PACKING = Packing(joins_examples=True, has_leading_axis=True)
 SEPARATE_PACKING = Packing(joins_examples=False, has_leading_axis=False)
 
 
+GridRow = tuple[int, ...] | int  # what an argument says of an image: sizes, or one number
+
+
 class PackedModel(nn.Module):
     """A model that is given one axis of examples, and makes the grids of them by itself.
 
@@ -46,7 +50,7 @@ class PackedModel(nn.Module):
         model: nn.Module,
         main_input: str,
         packing: Packing,
-        grids: Mapping[str, tuple[int, ...]],
+        grids: Mapping[str, GridRow],
     ) -> None:
         """Keep the model and its grids.
 
@@ -76,7 +80,7 @@ class PackedModel(nn.Module):
         if self.packing.has_leading_axis:
             patches = patches.unsqueeze(0)
         grids = {
-            name: torch.tensor([list(row)] * example_count, device=patches.device)
+            name: torch.tensor([row] * example_count, device=patches.device)
             for name, row in self.grids.items()
         }
         return self.model(**{**inputs, self.main_input: patches}, **grids)
@@ -85,7 +89,7 @@ class PackedModel(nn.Module):
     def assumptions(self) -> list[str]:
         """The assumed sizes of images: `grid_thw is taken to be 1x32x32 of each example`."""
         return [
-            f"{name} is taken to be {'x'.join(map(str, row))} of each example"
+            f"{name} is taken to be {_format_row(row)} of each example"
             for name, row in self.grids.items()
         ]
 
@@ -104,14 +108,17 @@ def propose_packed_models(
     needed_names = missing_arguments(model, {})
     grid_names = [name for name in needed_names if name.endswith(GRID_ENDINGS)]
     mask_names = [name for name in needed_names if name.endswith(MASK_ENDING)]
-    patch_names = [name for name in needed_names if name not in (*grid_names, *mask_names)]
+    merge_names = [name for name in needed_names if name.endswith(MERGE_ENDING)]
+    image_names = (*grid_names, *mask_names, *merge_names)
+    patch_names = [name for name in needed_names if name not in image_names]
     if not grid_names or len(patch_names) > 1:
         return
     main_name = patch_names[0] if patch_names else main_input
     side = _find_grid_side(config)
     patch_count = side * side
     # Each image has a row of a grid: its patches by (time,) height and width.
-    grids = {name: _make_grid_row(name, side) for name in grid_names}
+    grids: dict[str, GridRow] = {name: _make_grid_row(name, side) for name in grid_names}
+    grids.update(dict.fromkeys(merge_names, _find_merge(config)))
     masks = dict.fromkeys(mask_names, ((batch, patch_count), "int64"))
     for shape, packing in _list_patch_shapes(config):
         packed = PackedModel(model, main_name, packing, grids)
@@ -123,11 +130,20 @@ def _make_grid_row(name: str, side: int) -> tuple[int, ...]:
     return (1, side, side) if name.endswith(TIME_AXIS_ENDING) else (side, side)
 
 
+def _format_row(row: GridRow) -> str:
+    return str(row) if isinstance(row, int) else "x".join(map(str, row))
+
+
+def _find_merge(config: Any) -> int:
+    """Return how many patches along a side are merged into one."""
+    merge_names = ("spatial_merge_size", "merge_size", "merge_kernel_size")
+    return _first_number(find_setting(config, *merge_names), 1)
+
+
 def _find_grid_side(config: Any) -> int:
     """Return the patches along a side of an image: a multiple of those that are merged."""
     patch = _first_number(find_setting(config, "patch_size"), PATCH_SIDE)
-    merge_names = ("spatial_merge_size", "merge_size", "merge_kernel_size")
-    merge = _first_number(find_setting(config, *merge_names), 1)
+    merge = _find_merge(config)
     window = _first_number(find_setting(config, "window_kernel_size"), 1)
     image = _first_number(find_setting(config, "image_size"), IMAGE_SIDE)
     # A side must divide into windows of merged patches, and be even.
