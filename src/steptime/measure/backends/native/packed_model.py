@@ -135,7 +135,7 @@ def _format_row(row: GridRow) -> str:
 
 
 def _find_merge(config: Any) -> int:
-    """Return how many patches along a side are merged into one."""
+    """Return the number of patches along a side that become one."""
     merge_names = ("spatial_merge_size", "merge_size", "merge_kernel_size")
     return _first_number(find_setting(config, *merge_names), 1)
 
