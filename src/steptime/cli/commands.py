@@ -65,7 +65,7 @@ def describe_command(name: str) -> str:
     kind = name.removeprefix("analyse ")
     if is_analysis and kind in PLOTS:
         # "Return the times of steps as a chart; ..." becomes "Draw the times of steps as a chart."
-        clause = registry.describe_target(PLOTS[kind]).partition(";")[0]
+        clause = registry.describe_target(PLOTS[kind]).partition(";")[0].rstrip(".")
         return f"{clause.replace('Return', 'Draw', 1)}."
     if is_analysis and kind in ANALYSES:
         return registry.describe_target(ANALYSES[kind])
