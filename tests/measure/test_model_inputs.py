@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from steptime.measure.backends.native.inputs import runs_with  # noqa: E402
 from steptime.measure.backends.native.making import without_values  # noqa: E402
-from steptime.measure.backends.native.model_inputs import (  # noqa: E402
+from steptime.measure.backends.native.model_inputs import (  # noqa: E402  # behind the skip
     complete_inputs,
     list_rare_image_specs,
     list_signal_specs,

@@ -18,7 +18,6 @@ from steptime.analysis.comparison.speedup_rows import (
     list_difference_texts,
     make_point_columns,
     make_speedup_rows,
-    transpose_columns,
 )
 from steptime.analysis.comparison.speedup_words import describe_speedups
 from steptime.analysis.comparison.speedups import (
@@ -31,6 +30,7 @@ from steptime.analysis.comparison.speedups import (
 )
 from steptime.analysis.frame_rows import MAX_ROWS_IN_MEMORY
 from steptime.core.errors import check_choice, unknown
+from steptime.core.tables.json_tables import join_columns
 from steptime.core.tables.table import Column, LazySequence, Table, describe_hidden_rows
 from steptime.records.data import Data
 from steptime.records.groups.group_members import Grouping, Ids
@@ -300,7 +300,7 @@ def _list_points(speedups: Speedups, x: str | None, color: str | None) -> list[R
     for axis, name in (("x", x), ("color", color)):
         cells = plain_values(speedups.cells(name, compared_groups)) if name else None
         columns[axis] = [None] * len(indices) if cells is None else cells
-    return transpose_columns(columns)
+    return join_columns(columns)
 
 
 def _list_bars(speedups: Speedups) -> list[Row]:

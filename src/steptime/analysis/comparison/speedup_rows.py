@@ -1,12 +1,13 @@
 """Rows of speed-ups, made of the columns of their pairs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import polars as pl
 
 from steptime.analysis.comparison.speedup_answer import SpeedupRow
 from steptime.analysis.comparison.speedups import OUTCOMES, Speedups, plain_values
+from steptime.core.tables.json_tables import join_columns
 from steptime.records.groups.group_members import Ids
 from steptime.records.groups.record_groups import finite_cells
 from steptime.records.row import RUN_OPTIONS, Row, describe_value
@@ -37,14 +38,14 @@ def make_speedup_rows(speedups: Speedups, indices: Ids) -> list[SpeedupRow]:
     }
     return [
         SpeedupRow(quantity=speedups.groups.quantity, against=speedups.pairing.against, **row)
-        for row in transpose_columns(columns)
+        for row in join_columns(columns)
     ]
 
 
 def _list_features(speedups: Speedups, names: Sequence[str], ids: Ids) -> list[Row]:
     """Return some features of each group, a row a group."""
     columns = {name: plain_values(speedups.cells(name, ids)) for name in names}
-    return transpose_columns(columns) or [{}] * len(ids)
+    return join_columns(columns) or [{}] * len(ids)
 
 
 def _list_side_columns(speedups: Speedups, ids: Ids) -> dict[str, Sequence[Any]]:
@@ -84,8 +85,3 @@ def _name_network(family: str, features: Iterable[tuple[str, Any]]) -> str:
     """Return a network's family with its features: "fc layers 4, batch 64"."""
     words = ", ".join(describe_value(name, value) for name, value in features if value is not None)
     return f"{family} {words}".strip()
-
-
-def transpose_columns(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
-    """Return columns by name as rows."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -1,6 +1,7 @@
 """Tables in JSON that are no list of rows: columns as pandas writes them, rows by their names."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from steptime.core.expressions.formula import column_name
 from steptime.core.json_types import JsonObject
@@ -32,7 +33,7 @@ def find_rows_by_name(
     lists = [value for value in document.values() if isinstance(value, list)]
     if len(lists) == len(document):
         is_table = len(set(map(len, lists))) == 1 and _count_mentioned(document, mentioned) > 0
-        return _join_columns(document) if is_table and lists[0] else None
+        return join_columns(document) if is_table and lists[0] else None
     return _read_objects(document, mentioned)
 
 
@@ -58,7 +59,7 @@ def _read_objects(document: JsonObject, mentioned: Collection[str]) -> list[Json
         columns = {
             column: [cells[name] for name in inner_names] for column, cells in objects.items()
         }
-        return _join_columns({ROW_NAME: inner_names, **columns})
+        return join_columns({ROW_NAME: inner_names, **columns})
     if not inner_count:
         return None
     return [{ROW_NAME: name, **cells} for name, cells in objects.items()]
@@ -68,7 +69,8 @@ def _count_mentioned(names: Collection[str], mentioned: Collection[str]) -> int:
     return sum(column_name(name) in mentioned for name in names)
 
 
-def _join_columns(columns: JsonObject) -> list[JsonObject]:
+def join_columns(columns: Mapping[str, Sequence[Any]]) -> list[JsonObject]:
+    """Return columns of equal length as rows."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 

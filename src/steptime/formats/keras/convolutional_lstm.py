@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from steptime.formats import elements, lowering
-from steptime.formats.keras.convolutions import Window, read_window
+from steptime.formats.keras.convolutions import Window, convolve_image, read_window
 from steptime.formats.keras.layer import AddLayer, KerasLayer, KerasTensor
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
@@ -125,7 +125,9 @@ def _add_step(
     layer: KerasLayer, image: str, states: _States | None, cell: _Cell, name: str
 ) -> _States:
     """Append one step; the first one has no states yet, and starts from zeros."""
-    from_input = _convolve(layer.b, image, cell.kernel, cell.window, f"{name}/input", cell.bias)
+    from_input = convolve_image(
+        layer, image, cell.kernel, f"{name}/input", cell.window, groups=1, bias=cell.bias
+    )
     if states is None:
         states = _make_zeros(layer.b, from_input, cell, name)
     gate_sums = _add_hidden_state(layer, from_input, states.hidden, cell, name)
@@ -141,7 +143,9 @@ def _add_hidden_state(
     dropout_rate = layer.read_number("recurrent_dropout")
     dropped = lowering.dropout(b, hidden, dropout_rate, f"{name}/dropout")
     window = cell.recurrent_window
-    from_state = _convolve(b, dropped, cell.recurrent_kernel, window, f"{name}/state")
+    from_state = convolve_image(
+        layer, dropped, cell.recurrent_kernel, f"{name}/state", window, groups=1
+    )
     return elements.pointwise(b, "add", from_input, from_state, name=f"{name}/sum")
 
 
@@ -158,22 +162,6 @@ def _update_states(layer: KerasLayer, gates: Sequence[str], memory: str, name: s
     squashed = _activate_state(layer, new_memory, f"{name}/squash")
     new_hidden = elements.pointwise(b, "mul", output_gate, squashed, name=f"{name}/output")
     return _States(new_hidden, new_memory)
-
-
-def _convolve(
-    b: Builder, image: str, kernel: str, window: Window, name: str, bias: str = ""
-) -> str:
-    """Append the convolution of all gates."""
-    return lowering.convolution(
-        b,
-        image,
-        kernel,
-        name,
-        bias,
-        stride=window.stride,
-        padding=window.padding,
-        dilation=window.dilation,
-    )
 
 
 def _make_zeros(b: Builder, from_input: str, cell: _Cell, name: str) -> _States:

@@ -71,7 +71,7 @@ def add_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor) -> Keras
     require(channels % groups == 0, f"{channels} channels in {groups} groups")
     kernel = layer.add_weight("kernel", filters, channels // groups, *window.kernel)
     bias = layer.add_optional_weight("use_bias", "bias", filters)
-    y = _convolve(layer, image, kernel, layer.name, window, groups=groups, bias=bias)
+    y = convolve_image(layer, image, kernel, layer.name, window, groups=groups, bias=bias)
     return layer.apply_configured_activation(layer.from_image(y))
 
 
@@ -81,7 +81,7 @@ def add_depthwise_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor
     filters = channels * layer.read_int("depth_multiplier", default=1)
     kernel = layer.add_weight("depthwise_kernel", filters, 1, *window.kernel)
     bias = layer.add_optional_weight("use_bias", "bias", filters)
-    y = _convolve(layer, image, kernel, layer.name, window, groups=channels, bias=bias)
+    y = convolve_image(layer, image, kernel, layer.name, window, groups=channels, bias=bias)
     return layer.apply_configured_activation(layer.from_image(y))
 
 
@@ -93,15 +93,15 @@ def add_separable_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor
     filters = layer.read_int("filters")
     bias = layer.add_optional_weight("use_bias", "bias", filters)
     depthwise_name = f"{layer.name}/depthwise"
-    y = _convolve(layer, image, depthwise, depthwise_name, window, groups=channels)
+    y = convolve_image(layer, image, depthwise, depthwise_name, window, groups=channels)
     unit = [1] * axis_count
     pointwise = layer.add_weight("pointwise_kernel", filters, inner_filters, *unit)
     unit_window = Window(kernel=unit, stride=unit, padding="valid", dilation=unit)
-    y = _convolve(layer, y, pointwise, layer.name, unit_window, groups=1, bias=bias)
+    y = convolve_image(layer, y, pointwise, layer.name, unit_window, groups=1, bias=bias)
     return layer.apply_configured_activation(layer.from_image(y))
 
 
-def _convolve(
+def convolve_image(
     layer: KerasLayer,
     image: str,
     kernel: str,
