@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,7 +53,7 @@ def tensors_alone(module: nn.Module) -> Iterator[None]:
     module.forward = return_tensors
     module.eval()
     for item in module.modules():
-        item.training = _checkpoints_in_training(type(item))
+        item.training = _checkpoints_in_training(type(item).forward)
     try:
         yield
     finally:
@@ -65,10 +65,11 @@ def tensors_alone(module: nn.Module) -> Iterator[None]:
             item.training = training
 
 
-def _checkpoints_in_training(module_type: type[nn.Module]) -> bool:
+@functools.cache  # modules run many times, and have few classes
+def _checkpoints_in_training(forward: Callable[..., Any]) -> bool:
     """Whether the code of `forward` calls `torch.utils.checkpoint` and asks for the mode."""
     try:
-        code = inspect.getsource(module_type.forward)
+        code = inspect.getsource(forward)
     except (OSError, TypeError):  # made without a file, or not by Python
         return False
     return _CALLS_CHECKPOINT.search(code) is not None and ".training" in code
